@@ -1,0 +1,2 @@
+//! Resident decode planner.
+#![forbid(unsafe_code)]
