@@ -29,7 +29,9 @@ class ResidentError(Exception):
     def of(cls, field: str, *, expected: object, got: object, **fields: object) -> Self:
         """Build the error from what was expected of ``field`` and what was got."""
         where = "".join(f", {name} {value}" for name, value in fields.items())
-        return cls(f"{field}: expected {expected}, got {got!r}{where}", field=field, expected=expected, got=got, **fields)
+        return cls(
+            f"{field}: expected {expected}, got {got!r}{where}", field=field, expected=expected, got=got, **fields
+        )
 
     def __str__(self) -> str:
         # KeyError would print the repr of its argument.
@@ -37,7 +39,9 @@ class ResidentError(Exception):
 
     def __getattr__(self, name: str) -> Any:
         # Reached only for a name that is not a field; typed Any so that fields can be read.
-        raise AttributeError(f"{type(self).__name__} has no field {name!r}, only {sorted(self.__dict__.get('fields', {}))}")
+        raise AttributeError(
+            f"{type(self).__name__} has no field {name!r}, only {sorted(self.__dict__.get('fields', {}))}"
+        )
 
 
 class LayoutError(ResidentError, ValueError):

@@ -86,9 +86,13 @@ class Column:
         if self.kind not in get_args(ColumnKind):
             raise LayoutError.of("column kind", expected=get_args(ColumnKind), got=self.kind, column=self.name)
         if self.kind == "position" and not isinstance(self.table, str):
-            raise LayoutError.of("table of a position column", expected="a table's name", got=self.table, column=self.name)
+            raise LayoutError.of(
+                "table of a position column", expected="a table's name", got=self.table, column=self.name
+            )
         if self.kind != "position" and self.table is not None:
-            raise LayoutError.of(f"table of a column of kind {self.kind}", expected=None, got=self.table, column=self.name)
+            raise LayoutError.of(
+                f"table of a column of kind {self.kind}", expected=None, got=self.table, column=self.name
+            )
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,9 @@ class RowLayout:
         names = [table.name for table in kept]
         for column in named:
             if column.kind == "position" and column.table not in names:
-                raise LayoutError.of("table of a position column", expected=f"one of {names}", got=column.table, column=column.name)
+                raise LayoutError.of(
+                    "table of a position column", expected=f"one of {names}", got=column.table, column=column.name
+                )
         pages = tuple(table.pages for table in kept)
         narrow = len(kept) + len(named)
         values: dict[str, object] = {
@@ -191,5 +197,8 @@ class RowLayout:
     def split(self) -> str:
         """Say what a row is made of, such as ``3 narrow cells + 2047 kv pages``."""
         parts = [f"{self.narrow_cells} narrow cell{'s' if self.narrow_cells != 1 else ''}"]
-        parts += [f"{pages} {table.name} page{'s' if pages != 1 else ''}" for table, pages in zip(self.tables, self.table_pages, strict=True)]
+        parts += [
+            f"{pages} {table.name} page{'s' if pages != 1 else ''}"
+            for table, pages in zip(self.tables, self.table_pages, strict=True)
+        ]
         return " + ".join(parts)

@@ -1,0 +1,82 @@
+"""The static buffers of one captured graph: what a step's prologue reads and writes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from mstar_resident.layout import RowLayout
+
+
+class Lease:
+    """Hold the fixed-address buffers of one (walk, bucket, buffer_idx).
+
+    The planner creates it once per key and keeps it for life. A stage is valid for one lease only.
+
+    Attributes:
+        id: the number that the native planner knows it by.
+        inputs: int64[b + b*2*K], cpu|cuda, contiguous: slots, then cells; written by a flush only.
+        slots: int64[b], view of ``inputs``: the store row of each batch index, 0 for padding.
+        cells: int64[b, K, 2], view of ``inputs``: column + 1 (0 = no cell) and value.
+        lengths: per table int32[b]: attention length, this step's token included; 1 for padding.
+        write_loc: per append table int64[b]: page * page_size + offset of the step's token; 0 for padding.
+        columns: per named column int64[b] (position, scalar) or int32[b] (index); 0 for padding.
+    """
+
+    __slots__ = (
+        "bucket",
+        "buffer_idx",
+        "cells",
+        "columns",
+        "id",
+        "inputs",
+        "lengths",
+        "prologue_arguments",
+        "slots",
+        "walk",
+        "write_loc",
+    )
+
+    def __init__(self, layout: RowLayout, walk: str, bucket: int, buffer_idx: int, device: torch.device) -> None:
+        self.id = -1
+        self.walk = walk
+        self.bucket = bucket
+        self.buffer_idx = buffer_idx
+        self.inputs: Tensor = torch.zeros(bucket + bucket * 2 * layout.cells_per_row, dtype=torch.int64, device=device)
+        self.slots: Tensor = self.inputs[:bucket]
+        self.cells: Tensor = self.inputs[bucket:].view(bucket, layout.cells_per_row, 2)
+        self.lengths: dict[str, Tensor] = {
+            table.name: torch.ones(bucket, dtype=torch.int32, device=device) for table in layout.tables
+        }
+        self.write_loc: dict[str, Tensor] = {
+            table.name: torch.zeros(bucket, dtype=torch.int64, device=device) for table in layout.tables if table.span
+        }
+        self.columns: dict[str, Tensor] = {
+            column.name: torch.zeros(
+                bucket, dtype=torch.int32 if column.kind == "index" else torch.int64, device=device
+            )
+            for column in layout.columns
+        }
+        #: What every prologue takes after the store's tensors.
+        self.prologue_arguments: tuple[Tensor, list[Tensor], list[Tensor | None], list[Tensor]] = (
+            self.inputs,
+            list(self.lengths.values()),
+            [self.write_loc.get(table.name) for table in layout.tables],
+            list(self.columns.values()),
+        )
+        if device.type == "cuda":
+            # The fills above ran on the current cuda_stream; the first flush may run on another.
+            torch.cuda.current_stream(device).synchronize()
+
+    @property
+    def key(self) -> tuple[str, int, int]:
+        """The walk, bucket and buffer_idx that name the lease."""
+        return (self.walk, self.bucket, self.buffer_idx)
+
+    def addresses(self) -> tuple[int, ...]:
+        """Return the addresses of every buffer, which a captured graph has recorded."""
+        tensors = [self.inputs, *self.lengths.values(), *self.write_loc.values(), *self.columns.values()]
+        return tuple(tensor.data_ptr() for tensor in tensors)
+
+    def __repr__(self) -> str:
+        return f"Lease(walk={self.walk!r}, bucket={self.bucket}, buffer_idx={self.buffer_idx}, id={self.id})"

@@ -1,0 +1,383 @@
+"""The planner of one node: names in, the native core behind, the store and the buffers kept alive."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+
+from mstar_resident import _core
+from mstar_resident.arrays import Ints, as_int64
+from mstar_resident.config import planning_mode
+from mstar_resident.errors import BatchTooLargeError, InvariantError, LayoutError
+from mstar_resident.layout import RowLayout, check_count
+from mstar_resident.lease import Lease
+from mstar_resident.refusal import Refusal, log_build, log_refusal
+from mstar_resident.resources.base import ResidentResource, find_refusal, lay_out
+from mstar_resident.stager import Stager
+from mstar_resident.store import Store
+
+
+def _load_prologue(device: torch.device) -> Callable[..., None]:
+    if device.type == "cuda":
+        from mstar_resident.kernels import prologue
+
+        return prologue.run
+    from mstar_resident.kernels import reference
+
+    return reference.run
+
+
+class ResidentPlanner:
+    """Plan the resident steps of one node.
+
+    Holds the store, the ring and the leases for life; the native core decides. Threads: any method may
+    be called from any thread, the core serialises them under one lock. Tables and columns go by name.
+
+    Args:
+        layout: what a row is made of.
+        max_batch: rows of the widest captured bucket; the store has ``2 * max_batch + 1`` rows.
+        device: where the store and the leases live, ``cpu`` or ``cuda[:i]``.
+        name: the node, for log lines.
+        walks: the walks that opted in; a lease names one of them.
+        debug: guard cells around the store, invariants checked after every commit and failure.
+
+    Raises:
+        LayoutError: a size is not positive, the device is neither cpu nor cuda, or no walk is named.
+    """
+
+    #: Issue a stage's copies on a CUDA stream (0 on a CPU); returns the copies issued.
+    flush: Callable[[_core.Stage, int], int]
+    #: Make a launched step's effect final: streams and mirrors advance by the span.
+    commit: Callable[[_core.Stage], None]
+    #: Retire a step that raised after its first copy; returns the handles whose step failed.
+    fail: Callable[[_core.Stage], list[int]]
+    #: Forget an unlaunched stage; returns whether there was anything to forget.
+    drop: Callable[[_core.Stage], bool]
+
+    def __init__(
+        self,
+        layout: RowLayout,
+        max_batch: int,
+        device: str | torch.device = "cpu",
+        *,
+        name: str = "node",
+        walks: Iterable[str] = ("decode",),
+        debug: bool = False,
+    ) -> None:
+        if not isinstance(layout, RowLayout):
+            raise LayoutError.of("layout", expected="a RowLayout", got=layout)
+        check_count(max_batch, "max_batch")
+        self.layout = layout
+        self.max_batch = max_batch
+        self.device = torch.device(device)
+        self.name = name
+        self.walks = (walks,) if isinstance(walks, str) else tuple(walks)
+        self.debug = debug
+        if self.device.type not in ("cpu", "cuda"):
+            raise LayoutError.of("device", expected="cpu or cuda", got=str(device))
+        if not self.walks:
+            raise LayoutError.of("walks", expected="at least one walk", got=self.walks)
+        self._tables = {table.name: number for number, table in enumerate(layout.tables)}
+        self._columns = {column.name: len(layout.tables) + number for number, column in enumerate(layout.columns)}
+        self._leases: dict[tuple[str, int, int], Lease] = {}
+        self._lease_lock = threading.Lock()
+
+        tables = [(t.name, t.page_size, t.pool_pages, t.max_seq_len, t.span) for t in layout.tables]
+        native_layout = _core.Layout(tables, [column.name for column in layout.columns])
+        expected = (layout.width, layout.narrow_cells, layout.cells_per_row, list(layout.table_pages))
+        got = (
+            native_layout.width,
+            native_layout.narrow_cells,
+            native_layout.cells_per_row,
+            list(native_layout.table_pages),
+        )
+        if got != expected:
+            raise InvariantError.of("native layout", expected=expected, got=got)
+
+        cuda = self.device.type == "cuda"
+        self._core = _core.Planner(native_layout, max_batch)
+        self.store = Store(layout, max_batch, self.device, debug)
+        self.stager = Stager(-(-self._core.largest_flush_bytes() // 8) * 8, cuda)
+        addresses = self.store.addresses()
+        self._core.bind_store(addresses[0], list(addresses[1:]), cuda)
+        self._core.bind_ring(self.stager.addresses(), self.stager.bytes_each, cuda)
+        self._prologue = _load_prologue(self.device)
+        self._store_arguments = (layout, self.store.narrow, list(self.store.tables.values()))
+
+        self.flush = self._core.flush
+        self.drop = self._core.drop
+        self.commit = self._checked_commit if debug else self._core.commit
+        self.fail = self._checked_fail if debug else self._core.fail
+        log_build(name, layout, max_batch, self.walks)
+
+    @classmethod
+    def build(
+        cls,
+        resources: Sequence[ResidentResource],
+        max_batch: int,
+        device: str | torch.device = "cpu",
+        *,
+        name: str = "node",
+        walks: Iterable[str] = (),
+        resident_planning: str | None = None,
+        debug: bool = False,
+    ) -> ResidentPlanner | Refusal:
+        """Build a node's planner from its resources, or return and log why it stays host-planned.
+
+        Args:
+            resources: the node's resources, a pool before the positions that follow it.
+            max_batch: rows of the widest captured bucket.
+            device: where the store lives.
+            name: the node, for log lines.
+            walks: the walks that opted in; none is a refusal.
+            resident_planning: ``auto`` or ``off``; None reads the environment.
+            debug: as in the constructor.
+
+        Raises:
+            LayoutError: the knob, a size or the resources' names are invalid.
+        """
+        walks = tuple(walks)
+        if planning_mode(resident_planning) == "off":
+            refusal: Refusal | None = Refusal("resident_planning", "it is off")
+        elif not walks:
+            refusal = Refusal("resident_walks", "no walk opted in")
+        else:
+            refusal = find_refusal(resources)
+        if refusal is not None:
+            log_refusal(name, refusal)
+            return refusal
+        return cls(lay_out(resources), max_batch, device, name=name, walks=walks, debug=debug)
+
+    # Leases
+
+    def lease(self, bucket: int, walk: str = "decode", buffer_idx: int = 0) -> Lease:
+        """Return the lease of (walk, bucket, buffer_idx), created on the first call.
+
+        Raises:
+            LayoutError: the walk did not opt in, or a number is out of range.
+            BatchTooLargeError: the bucket is wider than ``max_batch``.
+        """
+        key = (walk, bucket, buffer_idx)
+        found = self._leases.get(key)
+        if found is not None:
+            return found
+        if walk not in self.walks:
+            raise LayoutError.of("walk", expected=f"one of {list(self.walks)}", got=walk)
+        check_count(bucket, "bucket")
+        check_count(buffer_idx, "buffer_idx", least=0)
+        if bucket > self.max_batch:
+            raise BatchTooLargeError.of("bucket", expected=f"at most {self.max_batch} rows", got=bucket)
+        with self._lease_lock:
+            if key not in self._leases:
+                lease = Lease(self.layout, walk, bucket, buffer_idx, self.device)
+                lease.id = self._core.add_lease(bucket, lease.inputs.data_ptr())
+                self._leases[key] = lease
+            return self._leases[key]
+
+    def prologue(self, lease: Lease) -> None:
+        """Run the prologue on a lease: the reference on a CPU, the kernel on the current CUDA stream otherwise."""
+        self._prologue(*self._store_arguments, *lease.prologue_arguments)
+
+    # A request's life
+
+    def open(self) -> int:
+        """Open a request: a handle with an empty stream per table, no slot yet."""
+        return self._core.open()
+
+    def release(self, handle: int) -> None:
+        """Close a request; its slot cools until the last launched step that read it has committed.
+
+        Raises:
+            UnknownHandleError: not open.
+        """
+        self._core.release(handle)
+
+    def offload(self, handle: int) -> None:
+        """Give up a request's slot and empty its streams; the handle stays open.
+
+        Raises:
+            UnknownHandleError: not open.
+        """
+        self._core.offload(handle)
+
+    def set_stream(self, handle: int, table: str, pages: Ints, length: int) -> None:
+        """Replace a stream: after prefill, reload, reset, a fork's target, a remote write.
+
+        Raises:
+            UnknownHandleError: not open.
+            PageError: a page id is outside 1..pool_pages.
+            RowOverflowError: more pages than the table holds.
+            MissingPageError: fewer pages than ``length`` tokens need.
+        """
+        self._core.set_stream(handle, self._table(table), as_int64(pages, "pages"), length)
+
+    def append_pages(self, table: str, handles: Ints, counts: Ints, pages: Ints) -> None:
+        """Append ``counts[i]`` of ``pages`` (in order) to the stream of ``handles[i]``, all or none.
+
+        Raises:
+            UnknownHandleError, DuplicateHandleError, PageError, RowOverflowError: nothing changed.
+        """
+        self._core.append_pages(
+            self._table(table), as_int64(handles, "handles"), as_int64(counts, "counts"), as_int64(pages, "pages")
+        )
+
+    def host_step(self, table: str, handles: Ints, tokens: Ints) -> None:
+        """Tell that a host-planned step appended ``tokens[i]`` tokens to the stream of ``handles[i]``.
+
+        Raises:
+            UnknownHandleError, DuplicateHandleError, MissingPageError: nothing changed.
+        """
+        self._core.host_step(self._table(table), as_int64(handles, "handles"), as_int64(tokens, "tokens"))
+
+    def truncate(self, table: str, handle: int, length: int, pages: int) -> None:
+        """Rewind a stream to ``length`` tokens and keep its first ``pages`` pages.
+
+        Raises:
+            UnknownHandleError: not open.
+            MissingPageError, LayoutError: longer than the stream, or fewer pages than ``length`` needs.
+        """
+        self._core.truncate(self._table(table), handle, length, pages)
+
+    def set_column(self, column: str, handles: Ints, values: Ints) -> None:
+        """Set a named column of each handle.
+
+        Raises:
+            UnknownHandleError, DuplicateHandleError: nothing changed.
+        """
+        self._core.set_column(self._column(column), as_int64(handles, "handles"), as_int64(values, "values"))
+
+    def mark_stale(self, handles: Ints) -> None:
+        """Mark rows for a whole rewrite: something outside these calls may have changed their streams or cells.
+
+        Raises:
+            UnknownHandleError: nothing changed.
+        """
+        self._core.mark_stale(as_int64(handles, "handles"))
+
+    def mark_released_tokens(self, table: str, handle: int) -> None:
+        """Tell that a stream released tokens (retention); a step that reads it raises.
+
+        Raises:
+            UnknownHandleError: not open.
+        """
+        self._core.mark_released_tokens(self._table(table), handle)
+
+    # Planner-owned pages
+
+    def own_pages(self, table: str) -> None:
+        """Let the planner own the pool's pages; before the first stream.
+
+        Raises:
+            LayoutError: a stream of the table exists already.
+        """
+        self._core.own_pages(self._table(table))
+
+    def reserve(self, table: str, handles: Ints, tokens: Ints) -> None:
+        """Give each stream the pages for ``tokens[i]`` more tokens, all or none.
+
+        Raises:
+            OutOfPagesError: the pool has too few; nothing changed.
+            UnknownHandleError, DuplicateHandleError, RowOverflowError: nothing changed.
+        """
+        self._core.reserve(self._table(table), as_int64(handles, "handles"), as_int64(tokens, "tokens"))
+
+    def fork(self, table: str, parent: int, child: int, tokens: int) -> None:
+        """Make the child's stream the parent's first ``tokens`` tokens, sharing full pages.
+
+        Raises:
+            UnknownHandleError, LayoutError, OutOfPagesError: nothing changed.
+        """
+        self._core.fork(self._table(table), parent, child, tokens)
+
+    def free_pages(self, table: str) -> int:
+        """Return how many pages of a planner-owned pool are free."""
+        return self._core.free_pages(self._table(table))
+
+    # A step's life
+
+    def batch(self, handles: Ints) -> _core.Batch:
+        """Name the rows of a step, in order; immutable, to be reused while they stay the same.
+
+        Raises:
+            UnknownHandleError, DuplicateHandleError, BatchTooLargeError: no batch is made.
+        """
+        return self._core.batch(as_int64(handles, "handles"))
+
+    def stage(self, batch: _core.Batch, lease: Lease) -> _core.Stage:
+        """Decide what a step must send, and drop the unlaunched stage before it. Touches no device.
+
+        Raises:
+            NotReadyError: the launched step before has not committed.
+            BatchTooLargeError: more rows than the lease's bucket.
+            MissingPageError, UnsetColumnError, ReleasedTokensError, UnknownHandleError: nothing changed.
+        """
+        return self._core.stage(batch, lease.id)
+
+    def promote(self, stage: _core.Stage, batch: _core.Batch, lease: Lease) -> bool:
+        """Return whether ``stage`` still holds for this batch and lease; if not it is dropped, and a new one is due."""
+        return self._core.promote(stage, batch, lease.id)
+
+    # What is true now
+
+    def last_step(self, handle: int) -> int:
+        """Return the plan_seq of the last launched step that read the handle's row, 0 if none did."""
+        return self._core.last_step(handle)
+
+    def committed_seq(self) -> int:
+        """Return the plan_seq of the last step that committed or failed."""
+        return self._core.committed_seq()
+
+    def length(self, handle: int, table: str) -> int:
+        """Return a stream's stored length."""
+        return self._core.length(handle, self._table(table))
+
+    def pages(self, handle: int, table: str) -> list[int]:
+        """Return a stream's pages, those that its length does not need yet included."""
+        return self._core.pages(handle, self._table(table))
+
+    def slot(self, handle: int) -> int:
+        """Return the slot that holds the handle's row, 0 if none does; no decision shared by ranks may read it."""
+        return self._core.slot(handle)
+
+    def stats(self) -> _core.Stats:
+        """Return the counters since the planner was built."""
+        return self._core.stats()
+
+    def check(self) -> None:
+        """Check every invariant of the core and the store's guard cells.
+
+        Raises:
+            InvariantError: one is broken.
+        """
+        self._core.check()
+        self.store.check_guards()
+
+    def lease_by_id(self, number: int) -> Lease:
+        """Return the lease that a stage names.
+
+        Raises:
+            LayoutError: no such lease.
+        """
+        for lease in self._leases.values():
+            if lease.id == number:
+                return lease
+        raise LayoutError.of("lease", expected="one of this planner's", got=number)
+
+    def _table(self, name: str) -> int:
+        number = self._tables.get(name)
+        return number if number is not None else self.layout.table_number(name)
+
+    def _column(self, name: str) -> int:
+        number = self._columns.get(name)
+        return number if number is not None else self.layout.column_number(name)
+
+    def _checked_commit(self, stage: _core.Stage) -> None:
+        self._core.commit(stage)
+        self.check()
+
+    def _checked_fail(self, stage: _core.Stage) -> list[int]:
+        handles = self._core.fail(stage)
+        self.check()
+        return handles
