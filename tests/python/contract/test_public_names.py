@@ -1,0 +1,33 @@
+"""Few public names, each documented."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import mstar_resident
+
+NAMES = sorted(mstar_resident.__all__)
+
+
+def test_there_are_at_most_twelve_public_names() -> None:
+    assert 0 < len(NAMES) <= 12
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_nothing_public_is_left_out_of_all() -> None:
+    extra = [
+        name
+        for name, value in vars(mstar_resident).items()
+        if not name.startswith("_") and not inspect.ismodule(value) and name not in NAMES and name != "annotations"
+    ]
+    assert extra == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_public_name_is_in_the_docs_and_has_a_docstring(name: str, root: Path) -> None:
+    docs = "".join(path.read_text() for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))])
+    assert f"`{name}" in docs or f"{name}(" in docs, f"{name} is in no page of docs/"
+    assert (inspect.getdoc(getattr(mstar_resident, name)) or "").strip()
