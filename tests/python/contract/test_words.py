@@ -19,7 +19,7 @@ FORBIDDEN = {
         r"\bshared/|\bnotes/contract|\b(?:glossary|edge_cases|bug_cases|targets|resident-pr)\.md\b"
     ),
     "a section of such a page": r"\bspec(?:ification)? ?§|§ ?\d",
-    "a rule or case by number": r"(?<![\w-])(?:I[1-9]|I10|T[1-9]|T10|E[0-5]\d|A[0-5]\d)(?![\w-])",
+    "a rule or case by number": r"(?<![\w\"'-])(?:I[1-9]|I10|T[1-9]|T10|E[0-5]\d|A[0-5]\d)(?![\w-])",
     "the file that it is copied from": r"\bcopied from\b",
 }
 

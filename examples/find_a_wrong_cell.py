@@ -1,0 +1,62 @@
+"""The row check compares a step's cells on the device with the engine's own books; spoil one and it says which."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mstar_resident import KVTable, ResidentPlanner, RowCheck, RowLayout
+
+
+class Books:
+    """What the engine knows of its streams, kept apart from the planner."""
+
+    def __init__(self, pages: dict[int, list[int]], lengths: dict[int, int]) -> None:
+        self._pages = pages
+        self._lengths = lengths
+
+    def advance(self) -> None:
+        """Count the token that every request of the step got."""
+        self._lengths = {handle: length + 1 for handle, length in self._lengths.items()}
+
+    def pages(self, handle: int, table: str) -> Sequence[int]:
+        """Return the pages of a request's stream."""
+        return self._pages[handle]
+
+    def length(self, handle: int, table: str) -> int:
+        """Return the stored length of a request's stream."""
+        return self._lengths[handle]
+
+    def column(self, handle: int, name: str) -> int:
+        """Return a named column; this layout has none."""
+        raise KeyError(name)
+
+
+def main() -> None:
+    """Check a good step, spoil a page id in the store, and check the next."""
+    layout = RowLayout(tables=[KVTable("kv", page_size=16, pool_pages=32, max_seq_len=256)], columns=[])
+    planner = ResidentPlanner(layout, max_batch=2, device="cpu", walks=("decode",))
+    lease = planner.lease(bucket=2)
+    check = RowCheck(planner)
+
+    handles = [planner.open(), planner.open()]
+    books = Books(pages={handles[0]: [3, 4], handles[1]: [6]}, lengths={handles[0]: 20, handles[1]: 5})
+    for handle in handles:
+        planner.set_stream(handle, "kv", books.pages(handle, "kv"), books.length(handle, "kv"))
+    batch = planner.batch(handles)
+
+    for spoil in (False, True):
+        if spoil:
+            planner.store.tables["kv"][planner.slot(handles[0]), 0] = 31  # a stranger's page
+        stage = planner.stage(batch, lease)
+        planner.flush(stage, 0)
+        planner.prologue(lease)
+        planner.commit(stage)
+        books.advance()
+        found = check.check(stage, books)
+        print(f"step {check.steps}: {len(found)} mismatches", *found, sep="\n  ")
+        if len(found) != int(spoil):
+            raise SystemExit(f"expected {int(spoil)} mismatches, got {len(found)}")
+
+
+if __name__ == "__main__":
+    main()
