@@ -1,0 +1,190 @@
+"""Time the prologue inside a CUDA graph: what each arm adds to a graph of many small kernels.
+
+    python3 benches/gpu/bench_prologue.py --rows 1,64,128 --columns 2050 --json FILE
+
+Every arm is checked against the oracle first. Arms are timed in turn, round after round, over back-to-back replays;
+the figure is the median over rounds, and what an arm adds is the median of its differences to "no planner" in the
+same round. ``--cold-mib`` makes the graph's last kernel overwrite that much memory, so that the store has left the
+cache by the next replay, as it has after a forward.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import random
+import statistics
+import subprocess
+from dataclasses import asdict, dataclass
+
+import torch
+import triton
+from prologue_arms import ARMS, torch_reference
+
+from mstar_resident.layout import Column, KVTable, RowLayout
+from mstar_resident.lease import Lease
+from mstar_resident.store import Store
+
+PAGE_SIZE = 128
+NARROW = 3  # stored length, position offset, recurrent index
+
+
+@dataclass(frozen=True)
+class Record:
+    """Hold one arm's figures at one shape."""
+
+    arm: str
+    rows: int
+    columns: int
+    kernels: int
+    cold_mib: int
+    replay_us: float
+    added_us: float
+    added_p10_us: float
+    added_p90_us: float
+
+
+def make_state(layout: RowLayout, rows: int, device: torch.device, seed: int) -> tuple[Store, Lease]:
+    """Return a store whose rows are drawn and a lease whose slots are a draw of them, in any order."""
+    draw = random.Random(seed)
+    store, lease = Store(layout, rows, torch.device("cpu")), Lease(layout, "decode", rows, 0, torch.device("cpu"))
+    table = layout.tables[0]
+    for slot in range(1, store.rows):
+        length = draw.randrange(table.page_size * table.pages // 2)
+        store.narrow[slot] = torch.tensor([length, draw.randrange(-9, 9), draw.randrange(1, 1000)])
+    generator = torch.Generator().manual_seed(seed)
+    shape = (store.rows - 1, table.pages)
+    store.tables[table.name][1:] = torch.randint(1, table.pool_pages, shape, generator=generator, dtype=torch.int32)
+    lease.slots[:] = torch.tensor(draw.sample(range(1, store.rows), rows))
+    moved_store, moved_lease = Store(layout, rows, device), Lease(layout, "decode", rows, 0, device)
+    pairs = [(moved_store.narrow, store.narrow), (moved_lease.inputs, lease.inputs)]
+    pairs += [(moved_store.tables[name], store.tables[name]) for name in store.tables]
+    for to, source in pairs:
+        to.copy_(source)
+    return moved_store, moved_lease
+
+
+def check(name: str, layout: RowLayout, rows: int, device: torch.device) -> None:
+    """Raise if an arm's outputs or store differ from the oracle's after three steps, the first with cells."""
+    state, expected = make_state(layout, rows, device, 1), make_state(layout, rows, torch.device("cpu"), 1)
+    for _, lease in (state, expected):
+        lease.cells[0, 0] = torch.tensor([1, 5 * PAGE_SIZE])  # a refreshed length, and the page that it starts
+        lease.cells[0, 1] = torch.tensor([1 + layout.table_starts[0] + 5, 77])
+    for _ in range(3):
+        ARMS[name](layout, *state)()
+        torch_reference(layout, *expected)()
+    for got, want in zip(tensors(*state), tensors(*expected), strict=True):
+        torch.testing.assert_close(got.cpu(), want, rtol=0, atol=0, msg=f"arm {name}")
+
+
+def tensors(store: Store, lease: Lease) -> list[torch.Tensor]:
+    """Return everything that a prologue may write."""
+    outputs = [*lease.lengths.values(), *lease.write_loc.values(), *lease.columns.values()]
+    return [store.narrow, *store.tables.values(), lease.inputs, *outputs]
+
+
+def capture(launch, kernels: int, cold_mib: int, device: torch.device) -> torch.cuda.CUDAGraph:
+    """Return a graph of ``launch``, then ``kernels`` small kernels in a chain, then the overwrite."""
+    small = torch.zeros(64 * 1024, device=device)
+    cold = torch.zeros(cold_mib << 18, device=device)  # 4 bytes each
+    graph = torch.cuda.CUDAGraph()
+    launch()
+    small.add_(1.0)
+    cold.add_(1.0)
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        launch()
+        for _ in range(kernels):
+            small.add_(1.0)
+        if cold_mib:
+            cold.add_(1.0)
+    graph.keep = (small, cold)
+    return graph
+
+
+def time_replays(graph: torch.cuda.CUDAGraph, replays: int) -> float:
+    """Return µs of GPU time per replay, back to back."""
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(replays):
+        graph.replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) * 1000 / replays
+
+
+def bench(rows: int, columns: int, args: argparse.Namespace, device: torch.device) -> list[Record]:
+    """Check and time every arm at one shape."""
+    pages = columns - NARROW
+    layout = RowLayout(
+        [KVTable("kv", PAGE_SIZE, pages, pages * PAGE_SIZE)],
+        [Column("position_offset", "position", "kv"), Column("recurrent_index", "index")],
+    )
+    graphs = {}
+    for name, arm in ARMS.items():
+        if name != "no planner":
+            check(name, layout, rows, device)
+        graphs[name] = capture(arm(layout, *make_state(layout, rows, device, 2)), args.kernels, args.cold_mib, device)
+    for graph in graphs.values():
+        time_replays(graph, args.replays)
+    rounds = [{name: time_replays(graph, args.replays) for name, graph in graphs.items()} for _ in range(args.rounds)]
+    records = []
+    for name in graphs:
+        added = sorted(one[name] - one["no planner"] for one in rounds)
+        records.append(
+            Record(
+                name,
+                rows,
+                columns,
+                args.kernels,
+                args.cold_mib,
+                statistics.median(one[name] for one in rounds),
+                statistics.median(added),
+                added[len(added) // 10],
+                added[len(added) * 9 // 10],
+            )
+        )
+    return records
+
+
+def main() -> None:
+    """Run the bench and print a table; write the records to ``--json``."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="1,64,128", help="buckets, comma separated")
+    parser.add_argument("--columns", type=int, default=2050, help="columns of a row")
+    parser.add_argument("--kernels", type=int, default=300, help="small kernels of the graph")
+    parser.add_argument("--cold-mib", type=int, default=0, help="MiB that the graph overwrites at its end")
+    parser.add_argument("--replays", type=int, default=50, help="replays timed at once")
+    parser.add_argument("--rounds", type=int, default=30, help="rounds over all arms")
+    parser.add_argument("--json", help="file for the records")
+    args = parser.parse_args()
+    if args.columns <= NARROW:
+        parser.error(f"--columns: expected more than {NARROW}, got {args.columns}")
+    if not torch.cuda.is_available():
+        parser.error("no CUDA device")
+    device = torch.device("cuda", torch.cuda.current_device())
+    records = [record for rows in args.rows.split(",") for record in bench(int(rows), args.columns, args, device)]
+    print(f"{'rows':>5} {'columns':>8} {'arm':28} {'replay µs':>10} {'added µs':>9} {'p10':>7} {'p90':>7}")
+    for r in records:
+        print(
+            f"{r.rows:5} {r.columns:8} {r.arm:28} {r.replay_us:10.2f} {r.added_us:9.2f}"
+            f" {r.added_p10_us:7.2f} {r.added_p90_us:7.2f}"
+        )
+    if args.json:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        ).stdout.strip()
+        about = {
+            "device": torch.cuda.get_device_name(device),
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "triton": triton.__version__,
+            "commit": commit or None,
+        }
+        with open(args.json, "w", encoding="utf-8") as file:
+            json.dump({"about": about, "records": [asdict(r) for r in records]}, file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
