@@ -84,6 +84,10 @@ class PageError(ResidentError, ValueError):
     """A page id is outside 1..pool_pages."""
 
 
+class LengthError(ResidentError, ValueError):
+    """A length that the stream's pages cannot hold, or a rewind that is not one."""
+
+
 class NotReadyError(ResidentError):
     """The step before has been launched and has not been committed or failed."""
 
