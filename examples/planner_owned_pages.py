@@ -31,7 +31,7 @@ def main() -> None:
 
     free = planner.free_pages("kv")
     try:
-        planner.reserve("kv", [parent], [4 * (free + 1) + 4])
+        planner.reserve("kv", [parent, child], [8, 8])  # two pages each, and three are free
     except OutOfPagesError as error:
         print(f"refused: {error}")
     expect("free pages after a refusal", planner.free_pages("kv"), free)

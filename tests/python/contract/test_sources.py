@@ -37,7 +37,9 @@ def test_unsafe_code_is_in_one_file_and_each_block_says_why(root: Path) -> None:
     for path in (root / "rust/python").rglob("*.rs"):
         lines = path.read_text().splitlines()
         blocks = [
-            n for n, line in enumerate(lines) if re.search(r"\bunsafe (?:fn|impl|\{|extern)", line.split("//")[0])
+            n
+            for n, line in enumerate(lines)
+            if re.search(r"\bunsafe (?:\{|impl|fn \w|extern [^ ]+ (?:fn \w|\{))", line.split("//")[0])
         ]
         if blocks:
             holders.append(path.name)
