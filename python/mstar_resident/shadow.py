@@ -1,0 +1,185 @@
+"""The shadow: check what every step used without waiting for the device on the step path.
+
+:class:`~mstar_resident.RowCheck` synchronizes after a step and so hides races between a flush and a replay that is
+still running. The shadow records inside the captured graph and compares later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from mstar_resident import _core
+from mstar_resident.errors import InvariantError, LayoutError
+from mstar_resident.kernels import shadow as kernel
+from mstar_resident.lease import Lease
+from mstar_resident.planner import ResidentPlanner
+from mstar_resident.row_check import Mismatch, StreamTruth
+
+Records = npt.NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class _Copy:
+    """A stretch of the ring on its way back to the host."""
+
+    host: Tensor
+    entries: int
+    done: torch.cuda.Event | None
+
+
+class Shadow:
+    """Record what each replay used, and compare it with the engine's streams when it has come back.
+
+    Call :meth:`record` at the end of a captured step, :meth:`expect` after each commit of a step that was replayed,
+    :meth:`finish` at the end of a run. Records come back every ``depth / 2`` steps by an asynchronous copy on the
+    step's own cuda_stream, so that the ring is never overwritten before it was copied.
+
+    Attributes:
+        steps: steps compared so far.
+        rows: rows compared so far.
+        mismatches: what differed; the first thousand.
+        mismatch_count: how many differed.
+    """
+
+    def __init__(self, planner: ResidentPlanner, depth: int = 64) -> None:
+        if depth < 2 or depth % 2:
+            raise LayoutError.of("depth of the shadow's ring", expected="an even number of entries", got=depth)
+        self.planner = planner
+        self.depth = depth
+        self.steps = 0
+        self.rows = 0
+        self.mismatches: list[Mismatch] = []
+        self.mismatch_count = 0
+        self._cells = kernel.record_cells(planner.layout)
+        shape = (depth, planner.max_batch, self._cells)
+        #: int64[depth, B, record_cells], the planner's device: record of each row of the last ``depth`` replays.
+        self.ring = torch.zeros(shape, dtype=torch.int64, device=planner.device)
+        #: int64[1], the planner's device: replays so far.
+        self.counter = torch.zeros(1, dtype=torch.int64, device=planner.device)
+        self._cuda = planner.device.type == "cuda"
+        self._free = deque(
+            torch.empty((depth // 2, *shape[1:]), dtype=torch.int64, pin_memory=self._cuda) for _ in "ab"
+        )
+        self._copies: deque[_Copy] = deque()
+        self._expected: deque[tuple[tuple[int, ...], int, Records]] = deque()
+        self._counted = 0
+        self._names = self._field_names()
+
+    def record(self, lease: Lease) -> None:
+        """Record the step of a lease into the ring: a part of the captured graph."""
+        tables = list(self.planner.store.tables.values())
+        _, lengths, write_loc, columns = lease.prologue_arguments
+        run = kernel.run if self._cuda else kernel.run_torch
+        run(self.planner.layout, tables, lease.slots, lengths, write_loc, columns, self.ring, self.counter)
+
+    def start(self) -> None:
+        """Begin after capture: forget the replays that warmed it up."""
+        if self._cuda:
+            torch.cuda.synchronize(self.planner.device)
+        self.counter.zero_()
+        self._counted = 0
+
+    def expect(self, stage: _core.Stage, truth: StreamTruth) -> None:
+        """Note what a committed step must have used, and compare what has come back.
+
+        The replay must be on the current cuda_stream already.
+        """
+        handles = tuple(stage.handles())
+        self._expected.append((handles, stage.bucket, self._records(handles, stage.bucket, truth)))
+        self._counted += 1
+        if self._counted % (self.depth // 2) == 0:
+            self._bring_back(self.depth // 2)
+        self._compare(wait=False)
+
+    def finish(self) -> list[Mismatch]:
+        """Wait for every record, compare it, and return the mismatches."""
+        rest = self._counted % (self.depth // 2)
+        if rest:
+            self._bring_back(rest)
+        self._compare(wait=True)
+        if int(self.counter) != self._counted:
+            raise InvariantError.of("replays that the shadow saw", expected=self._counted, got=int(self.counter))
+        return self.mismatches
+
+    def _bring_back(self, entries: int) -> None:
+        if not self._free:
+            self._compare(wait=True)
+        host = self._free.popleft()
+        at = (self._counted - entries) % self.depth
+        host[:entries].copy_(self.ring[at : at + entries], non_blocking=True)
+        done = None
+        if self._cuda:
+            done = torch.cuda.Event()
+            done.record()
+        self._copies.append(_Copy(host, entries, done))
+
+    def _compare(self, wait: bool) -> None:
+        while self._copies:
+            copy = self._copies[0]
+            if copy.done is not None and not copy.done.query():
+                if not wait:
+                    return
+                copy.done.synchronize()
+            for entry in copy.host[: copy.entries].numpy():
+                self._compare_step(entry, *self._expected.popleft())
+            self._copies.popleft()
+            self._free.append(copy.host)
+
+    def _compare_step(self, got: Records, handles: tuple[int, ...], bucket: int, expected: Records) -> None:
+        self.steps += 1
+        self.rows += len(handles)
+        for index, cell in zip(*np.nonzero(got[:bucket] != expected), strict=True):
+            self.mismatch_count += 1
+            if len(self.mismatches) < 1000:
+                what, name = self._names[cell]
+                handle = handles[index] if index < len(handles) else 0
+                values = int(expected[index, cell]), int(got[index, cell])
+                self.mismatches.append(Mismatch(f"shadow {what}", name, handle, int(index), -1, *values))
+
+    def _field_names(self) -> list[tuple[str, str]]:
+        names = [("slot", "inputs")]
+        for table in self.planner.layout.tables:
+            names += [("attention length", table.name), ("used cells", table.name)]
+            names += [("write location", table.name)] if table.span else []
+        return names + [(column.kind, column.name) for column in self.planner.layout.columns]
+
+    def _records(self, handles: tuple[int, ...], bucket: int, truth: StreamTruth) -> Records:
+        layout = self.planner.layout
+        records = np.zeros((bucket, self._cells), dtype=np.int64)
+        for index, handle in enumerate(handles):
+            cells = [self.planner.slot(handle)]
+            for table in layout.tables:
+                length = truth.length(handle, table.name)
+                used = -(-length // table.page_size)
+                pages = np.asarray(truth.pages(handle, table.name)[:used], dtype=np.int64)
+                cells += [length, _checksum(pages)]
+                if table.span:
+                    page, offset = divmod(length - 1, table.page_size)
+                    cells.append(int(pages[page]) * table.page_size + offset)
+            for column in layout.columns:
+                value = truth.column(handle, column.name)
+                if column.kind == "position":
+                    table = layout.tables[layout.position_table(column)]
+                    value += truth.length(handle, table.name) - table.span
+                cells.append(value)
+            records[index] = cells
+        records[len(handles) :] = self._padding()
+        return records
+
+    def _padding(self) -> list[int]:
+        cells = [0]
+        for table in self.planner.layout.tables:
+            cells += [1, _checksum(np.zeros(1, dtype=np.int64))] + ([0] if table.span else [])
+        return cells + [0] * len(self.planner.layout.columns)
+
+
+def _checksum(pages: Records) -> int:
+    with np.errstate(over="ignore"):
+        weights = np.arange(1, len(pages) + 1, dtype=np.int64) * np.int64(kernel.WEIGHT)
+        return int(((pages + 1) * weights).sum(dtype=np.int64))
