@@ -196,7 +196,7 @@ def capture_walk(
 
 def new_cuda_stream(device: torch.device) -> torch.cuda.Stream:
     """Make a CUDA stream; graphs cannot be captured on the default one."""
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return torch.cuda.Stream(device)
 
 
 def show_progress(done: int, total: int, text: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 from zipfile import ZipFile
 
@@ -56,3 +58,16 @@ def test_the_wheel_names_its_command_its_licence_and_its_needs(wheel: ZipFile) -
     for line in ("Requires-Dist: numpy", "Requires-Dist: torch>=2.11", "Requires-Python: >=3.11"):
         assert line in metadata
     assert "licenses/LICENSE" in info
+
+
+def test_the_wheel_works_where_there_is_no_checkout(wheel: ZipFile, tmp_path: Path) -> None:
+    wheel.extractall(tmp_path)
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+        "import mstar_resident, mstar_resident._core, mstar_resident.kernels.reference as reference\n"
+        "for module in (mstar_resident, mstar_resident._core, reference): print(module.__file__)\n"
+        "mstar_resident.ResidentPlanner(mstar_resident.RowLayout([mstar_resident.KVTable('kv', 16, 8, 64)]), 2).check()"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert all(line.startswith(str(tmp_path)) for line in ran.stdout.splitlines()), ran.stdout
