@@ -14,6 +14,7 @@ from mstar_resident.errors import BatchTooLargeError, InvariantError, LayoutErro
 from mstar_resident.layout import RowLayout, check_count
 from mstar_resident.lease import Lease
 from mstar_resident.refusal import Refusal, log_build, log_refusal
+from mstar_resident.requests import PlannerRequests
 from mstar_resident.resources.base import ResidentResource, find_refusal, lay_out
 from mstar_resident.stager import Stager
 from mstar_resident.store import Store
@@ -29,7 +30,7 @@ def _load_prologue(device: torch.device) -> Callable[..., None]:
     return reference.run
 
 
-class ResidentPlanner:
+class ResidentPlanner(PlannerRequests):
     """Plan the resident steps of one node.
 
     Holds the store, the ring and the leases for life; the native core decides. Threads: any method may
@@ -41,7 +42,8 @@ class ResidentPlanner:
         device: where the store and the leases live, ``cpu`` or ``cuda[:i]``.
         name: the node, for log lines.
         walks: the walks that opted in; a lease names one of them.
-        debug: guard cells around the store, invariants checked after every commit and failure.
+        debug: guard cells around the store, invariants checked after every commit and failure, pages of a
+            stream checked to be distinct, captured addresses checked at every replay.
 
     Raises:
         LayoutError: a size is not positive, the device is neither cpu nor cuda, or no walk is named.
@@ -69,7 +71,6 @@ class ResidentPlanner:
         if not isinstance(layout, RowLayout):
             raise LayoutError.of("layout", expected="a RowLayout", got=layout)
         check_count(max_batch, "max_batch")
-        self.layout = layout
         self.max_batch = max_batch
         self.device = torch.device(device)
         self.name = name
@@ -79,8 +80,6 @@ class ResidentPlanner:
             raise LayoutError.of("device", expected="cpu or cuda", got=str(device))
         if not self.walks:
             raise LayoutError.of("walks", expected="at least one walk", got=self.walks)
-        self._tables = {table.name: number for number, table in enumerate(layout.tables)}
-        self._columns = {column.name: len(layout.tables) + number for number, column in enumerate(layout.columns)}
         self._leases: dict[tuple[str, int, int], Lease] = {}
         self._lease_lock = threading.Lock()
 
@@ -97,7 +96,7 @@ class ResidentPlanner:
             raise InvariantError.of("native layout", expected=expected, got=got)
 
         cuda = self.device.type == "cuda"
-        self._core = _core.Planner(native_layout, max_batch)
+        super().__init__(layout, _core.Planner(native_layout, max_batch, strict=debug))
         self.store = Store(layout, max_batch, self.device, debug)
         self.stager = Stager(-(-self._core.largest_flush_bytes() // 8) * 8, cuda)
         addresses = self.store.addresses()
@@ -180,121 +179,6 @@ class ResidentPlanner:
         """Run the prologue on a lease: the reference on a CPU, the kernel on the current CUDA stream otherwise."""
         self._prologue(*self._store_arguments, *lease.prologue_arguments)
 
-    # A request's life
-
-    def open(self) -> int:
-        """Open a request: a handle with an empty stream per table, no slot yet."""
-        return self._core.open()
-
-    def release(self, handle: int) -> None:
-        """Close a request; its slot cools until the last launched step that read it has committed.
-
-        Raises:
-            UnknownHandleError: not open.
-        """
-        self._core.release(handle)
-
-    def offload(self, handle: int) -> None:
-        """Give up a request's slot and empty its streams; the handle stays open.
-
-        Raises:
-            UnknownHandleError: not open.
-        """
-        self._core.offload(handle)
-
-    def set_stream(self, handle: int, table: str, pages: Ints, length: int) -> None:
-        """Replace a stream: after prefill, reload, reset, a fork's target, a remote write.
-
-        Raises:
-            UnknownHandleError: not open.
-            PageError: a page id is outside 1..pool_pages.
-            RowOverflowError: more pages than the table holds.
-            MissingPageError: fewer pages than ``length`` tokens need.
-        """
-        self._core.set_stream(handle, self._table(table), as_int64(pages, "pages"), length)
-
-    def append_pages(self, table: str, handles: Ints, counts: Ints, pages: Ints) -> None:
-        """Append ``counts[i]`` of ``pages`` (in order) to the stream of ``handles[i]``, all or none.
-
-        Raises:
-            UnknownHandleError, DuplicateHandleError, PageError, RowOverflowError: nothing changed.
-        """
-        self._core.append_pages(
-            self._table(table), as_int64(handles, "handles"), as_int64(counts, "counts"), as_int64(pages, "pages")
-        )
-
-    def host_step(self, table: str, handles: Ints, tokens: Ints) -> None:
-        """Tell that a host-planned step appended ``tokens[i]`` tokens to the stream of ``handles[i]``.
-
-        Raises:
-            UnknownHandleError, DuplicateHandleError, MissingPageError: nothing changed.
-        """
-        self._core.host_step(self._table(table), as_int64(handles, "handles"), as_int64(tokens, "tokens"))
-
-    def truncate(self, table: str, handle: int, length: int, pages: int) -> None:
-        """Rewind a stream to ``length`` tokens and keep its first ``pages`` pages.
-
-        Raises:
-            UnknownHandleError: not open.
-            MissingPageError, LayoutError: longer than the stream, or fewer pages than ``length`` needs.
-        """
-        self._core.truncate(self._table(table), handle, length, pages)
-
-    def set_column(self, column: str, handles: Ints, values: Ints) -> None:
-        """Set a named column of each handle.
-
-        Raises:
-            UnknownHandleError, DuplicateHandleError: nothing changed.
-        """
-        self._core.set_column(self._column(column), as_int64(handles, "handles"), as_int64(values, "values"))
-
-    def mark_stale(self, handles: Ints) -> None:
-        """Mark rows for a whole rewrite: something outside these calls may have changed their streams or cells.
-
-        Raises:
-            UnknownHandleError: nothing changed.
-        """
-        self._core.mark_stale(as_int64(handles, "handles"))
-
-    def mark_released_tokens(self, table: str, handle: int) -> None:
-        """Tell that a stream released tokens (retention); a step that reads it raises.
-
-        Raises:
-            UnknownHandleError: not open.
-        """
-        self._core.mark_released_tokens(self._table(table), handle)
-
-    # Planner-owned pages
-
-    def own_pages(self, table: str) -> None:
-        """Let the planner own the pool's pages; before the first stream.
-
-        Raises:
-            LayoutError: a stream of the table exists already.
-        """
-        self._core.own_pages(self._table(table))
-
-    def reserve(self, table: str, handles: Ints, tokens: Ints) -> None:
-        """Give each stream the pages for ``tokens[i]`` more tokens, all or none.
-
-        Raises:
-            OutOfPagesError: the pool has too few; nothing changed.
-            UnknownHandleError, DuplicateHandleError, RowOverflowError: nothing changed.
-        """
-        self._core.reserve(self._table(table), as_int64(handles, "handles"), as_int64(tokens, "tokens"))
-
-    def fork(self, table: str, parent: int, child: int, tokens: int) -> None:
-        """Make the child's stream the parent's first ``tokens`` tokens, sharing full pages.
-
-        Raises:
-            UnknownHandleError, LayoutError, OutOfPagesError: nothing changed.
-        """
-        self._core.fork(self._table(table), parent, child, tokens)
-
-    def free_pages(self, table: str) -> int:
-        """Return how many pages of a planner-owned pool are free."""
-        return self._core.free_pages(self._table(table))
-
     # A step's life
 
     def batch(self, handles: Ints) -> _core.Batch:
@@ -329,14 +213,6 @@ class ResidentPlanner:
         """Return the plan_seq of the last step that committed or failed."""
         return self._core.committed_seq()
 
-    def length(self, handle: int, table: str) -> int:
-        """Return a stream's stored length."""
-        return self._core.length(handle, self._table(table))
-
-    def pages(self, handle: int, table: str) -> list[int]:
-        """Return a stream's pages, those that its length does not need yet included."""
-        return self._core.pages(handle, self._table(table))
-
     def slot(self, handle: int) -> int:
         """Return the slot that holds the handle's row, 0 if none does; no decision shared by ranks may read it."""
         return self._core.slot(handle)
@@ -364,14 +240,6 @@ class ResidentPlanner:
             if lease.id == number:
                 return lease
         raise LayoutError.of("lease", expected="one of this planner's", got=number)
-
-    def _table(self, name: str) -> int:
-        number = self._tables.get(name)
-        return number if number is not None else self.layout.table_number(name)
-
-    def _column(self, name: str) -> int:
-        number = self._columns.get(name)
-        return number if number is not None else self.layout.column_number(name)
 
     def _checked_commit(self, stage: _core.Stage) -> None:
         self._core.commit(stage)
