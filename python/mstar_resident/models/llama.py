@@ -1,0 +1,172 @@
+"""Decoders of the Llama family: Llama, Mistral without windows, Qwen2, Qwen3, SmolLM2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mstar_resident.attention.torch_paged import TorchAttention
+from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host
+from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
+from mstar_resident.models.config import LlamaConfig, read_config
+from mstar_resident.models.layers import head_norm, last_tokens, rms_norm, swiglu
+from mstar_resident.models.rope import Rope
+
+if TYPE_CHECKING:
+    from mstar_resident.attention.base import Attention
+    from mstar_resident.engine.inputs import PagedKV, StepInputs
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaLayer:
+    """Hold one layer's packed weights, model dtype except the head norms (fp32)."""
+
+    attention_norm: Tensor
+    qkv: Tensor
+    """[(heads + 2 * kv_heads) * head_dim, hidden_size]: queries, keys, values."""
+    qkv_bias: Tensor | None
+    head_norms: Tensor | None
+    """fp32[heads + kv_heads, head_dim]: the norm of every query and key head."""
+    out: Tensor
+    mlp_norm: Tensor
+    gate_up: Tensor
+    """[2 * intermediate_size, hidden_size]: gate, up."""
+    down: Tensor
+
+
+class Llama:
+    """Be a :class:`~mstar_resident.models.base.Decoder` of the Llama family, with one KV pool named "kv"."""
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: WeightSource,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        attention: Attention | None = None,
+    ) -> None:
+        self.config = config
+        self.dtype = dtype
+        self.attention: Attention = attention if attention is not None else TorchAttention()
+        self._pool: Tensor | None = None
+        self._rope = Rope(config.rope, device)
+        c = config
+
+        def get(name: str, *shape: int, init: Init = "matrix", to: torch.dtype = dtype) -> Tensor:
+            return weights.get(name, shape, init).to(device=device, dtype=to)
+
+        def layer(i: int) -> LlamaLayer:
+            at, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+            sizes = {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
+            norms = {"q": c.heads, "k": c.kv_heads} if c.head_norms else {}
+            return LlamaLayer(
+                attention_norm=get(f"model.layers.{i}.input_layernorm.weight", c.hidden_size, init="ones"),
+                qkv=torch.cat([get(f"{at}.{n}_proj.weight", size, c.hidden_size) for n, size in sizes.items()]),
+                qkv_bias=torch.cat([get(f"{at}.{n}_proj.bias", size, init="small") for n, size in sizes.items()])
+                if c.qkv_bias
+                else None,
+                head_norms=torch.cat(
+                    [
+                        get(f"{at}.{n}_norm.weight", c.head_dim, init="ones", to=torch.float32).expand(count, -1)
+                        for n, count in norms.items()
+                    ]
+                )
+                if norms
+                else None,
+                out=get(f"{at}.o_proj.weight", c.hidden_size, sizes["q"]),
+                mlp_norm=get(f"model.layers.{i}.post_attention_layernorm.weight", c.hidden_size, init="ones"),
+                gate_up=torch.cat(
+                    [get(f"{mlp}.{n}_proj.weight", c.intermediate_size, c.hidden_size) for n in ("gate", "up")]
+                ),
+                down=get(f"{mlp}.down_proj.weight", c.hidden_size, c.intermediate_size),
+            )
+
+        self._embeddings = get("model.embed_tokens.weight", c.vocab_size, c.hidden_size, init="embedding")
+        self._layers = [layer(i) for i in range(c.layers)]
+        self._norm = get("model.norm.weight", c.hidden_size, init="ones")
+        self._head = self._embeddings if c.tie_embeddings else get("lm_head.weight", c.vocab_size, c.hidden_size)
+
+    @classmethod
+    def from_directory(
+        cls,
+        directory: Path | str,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        attention: Attention | None = None,
+    ) -> Llama:
+        """Load a directory of config.json and safetensors files. Raises CheckpointError: it cannot be loaded."""
+        config = LlamaConfig.from_json(read_config(directory))
+        return cls(config, DirectoryWeights(directory), device=device, dtype=dtype, attention=attention)
+
+    @classmethod
+    def seeded(
+        cls,
+        config: LlamaConfig,
+        seed: int = 0,
+        *,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        attention: Attention | None = None,
+    ) -> Llama:
+        """Return the decoder with random weights drawn on ``device``."""
+        return cls(config, SeededWeights(seed, device), device=device, dtype=dtype, attention=attention)
+
+    @property
+    def vocab_size(self) -> int:
+        """Width of the logits."""
+        return self.config.vocab_size
+
+    def kv_spec(self) -> list[KVSpec]:
+        """Return the one pool "kv"."""
+        return [KVSpec("kv", self.config.layers, self.config.kv_heads, self.config.head_dim)]
+
+    def recurrent_spec(self) -> None:
+        """Return None: no recurrent state."""
+        return
+
+    def bind(self, kv: dict[str, Tensor], recurrent: RecurrentPool | None = None) -> None:
+        """Use these pools from now on. Raises LayoutError: a pool is missing or has another shape."""
+        check_pools(self.kv_spec(), kv)
+        self._pool = kv["kv"]
+
+    @torch.no_grad()
+    def forward(self, inputs: StepInputs) -> Tensor:
+        """Run a step; see :meth:`mstar_resident.models.base.Decoder.forward`. Raises RuntimeError: not bound."""
+        if self._pool is None:
+            raise RuntimeError("forward before bind: the decoder has no KV pool")
+        inputs = on_host(inputs)
+        eps = self.config.rms_eps
+        angles = self._rope.angles(inputs.positions)
+        x = F.embedding(inputs.tokens, self._embeddings)
+        for pool, w in zip(self._pool, self._layers, strict=True):
+            x = x + self._attend(rms_norm(x, w.attention_norm, eps), w, pool, inputs, angles)
+            x = x + F.linear(swiglu(F.linear(rms_norm(x, w.mlp_norm, eps), w.gate_up)), w.down)
+        return F.linear(rms_norm(last_tokens(x, inputs.query_start), self._norm, eps), self._head)
+
+    def _attend(
+        self, x: Tensor, w: LlamaLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
+    ) -> Tensor:
+        c, paged = self.config, inputs.kv["kv"]
+        qkv = F.linear(x, w.qkv, w.qkv_bias).view(x.shape[0], -1, c.head_dim)
+        qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], dim=1)
+        if w.head_norms is not None:
+            qk = head_norm(qk, w.head_norms, c.rms_eps)
+        q, k = self._rope.rotate(qk, angles).split([c.heads, c.kv_heads], dim=1)
+        return F.linear(attend(self.attention, pool, q, k, v, paged, inputs.query_start).flatten(1), w.out)
+
+
+def attend(
+    attention: Attention, pool: Tensor, q: Tensor, k: Tensor, v: Tensor, paged: PagedKV, query_start: Tensor | None
+) -> Tensor:
+    """Write a step's keys and values, then attend with its queries, in the step's own way."""
+    attention.write(pool, k, v, paged)
+    if query_start is None:
+        return attention.decode(pool, q, paged)
+    return attention.prefill(pool, q, paged, query_start)
