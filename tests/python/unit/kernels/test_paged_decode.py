@@ -1,0 +1,115 @@
+"""Decode attention through rows, against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.paged_decode import PagedDecode
+
+from .attention_cases import TOLERANCE, Pool, relative_error
+
+
+def attend(lengths, heads, kv_heads, head_dim, page_size, dtype, device, *, multiprocessors=4, rows=None, seed=0):
+    pool = Pool(lengths, kv_heads, head_dim, page_size, dtype, device, seed)
+    b = len(lengths)
+    q = torch.randn(b, heads, head_dim, generator=torch.Generator().manual_seed(seed + 1)).to(dtype).to(device)
+    out = torch.full_like(q, float("nan"))
+    decode = PagedDecode(
+        rows or b, heads, kv_heads, head_dim, page_size, 1024, dtype, device, multiprocessors=multiprocessors
+    )
+    decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, out)
+    return out, pool.expected(q)
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (8, 2), (16, 1), (6, 2), (3, 3)])
+def test_attention_matches_float64(head_dim, heads, kv_heads, device):
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    out, expected = attend([1, 70, 200, 33], heads, kv_heads, head_dim, 16, dtype, device)
+    assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("page_size", [16, 32, 48, 64, 128])
+@pytest.mark.parametrize("head_dim", [64, 256])
+def test_any_page_size_matches_float64(page_size, head_dim, device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    out, expected = attend([page_size, page_size + 1, page_size - 1, 300], 4, 2, head_dim, page_size, dtype, device)
+    assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precisions_match_float64(dtype, device):
+    if dtype == torch.bfloat16 and device == "cpu":
+        pytest.skip("the interpreter multiplies bfloat16 as integers")
+    out, expected = attend([5, 130], 4, 1, 128, 16, dtype, device)
+    assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 2, 7, 32])
+@pytest.mark.parametrize("lengths", [[1], [513], [700, 1, 1, 1], [64] * 9, [1, 1024, 0, 64, 65]])
+def test_any_split_matches_float64(multiprocessors, lengths, device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    out, expected = attend(lengths, 2, 1, 64, 16, dtype, device, multiprocessors=multiprocessors)
+    assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+def test_a_row_of_no_tokens_gets_zeros(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    out, expected = attend([0, 3], 2, 1, 64, 16, dtype, device)
+    assert not out[0].any()
+    assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+def test_a_step_smaller_than_its_bucket_matches_float64(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    out, expected = attend([40, 90, 7], 4, 2, 64, 16, dtype, device, rows=8)
+    assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+def test_a_rows_output_does_not_depend_on_where_its_pages_lie(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    decode = PagedDecode(2, 2, 1, 64, 16, 128, dtype, device, multiprocessors=4)
+    pool = Pool([100, 100], 1, 64, 16, dtype, device, 3)
+    pool.layer[pool.table[pool.rows[1]].long()] = pool.layer[pool.table[pool.rows[0]].long()]
+    q = torch.randn(1, 2, 64).to(dtype).to(device).expand(2, 2, 64)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, out)
+    assert torch.equal(out[0], out[1])
+
+
+def test_views_of_wider_tensors_are_read_and_written_in_place(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    pool = Pool([30, 50], 2, 64, 16, dtype, device, 5)
+    fused = torch.randn(2, 4 * 64 + 100).to(dtype).to(device)
+    wide = torch.full((2, 6, 64), 7.0, dtype=dtype, device=device)
+    q, out = fused[:, : 4 * 64].view(2, 4, 64), wide[:, 1:5]
+    layers = torch.stack([torch.full_like(pool.layer, float("nan")), pool.layer])
+    decode = PagedDecode(2, 4, 2, 64, 16, 128, dtype, device, multiprocessors=4)
+    decode.run(q, layers[1], pool.table, pool.rows.to(torch.int32), pool.lengths, out)
+    assert relative_error(out, pool.expected(q)) < TOLERANCE[dtype]
+    assert (wide[:, 0] == 7).all()
+    assert (wide[:, 5] == 7).all()
+
+
+def test_a_workspace_may_be_used_again_with_other_lengths(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    decode = PagedDecode(3, 2, 1, 64, 16, 512, dtype, device, multiprocessors=6)
+    for seed, lengths in enumerate([[400, 3, 100], [1, 1, 1], [17, 500, 64]]):
+        pool = Pool(lengths, 1, 64, 16, dtype, device, seed)
+        q = torch.randn(3, 2, 64).to(dtype).to(device)
+        out = torch.full_like(q, float("nan"))
+        decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, out)
+        assert relative_error(out, pool.expected(q)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(34, 2, 64), (3, 2, 64), (2, 2, 96)])
+def test_unsupported_heads_are_refused(heads, kv_heads, head_dim, device):
+    with pytest.raises(LayoutError, match="expected"):
+        PagedDecode(1, heads, kv_heads, head_dim, 16, 64, torch.float16, device)
+
+
+def test_a_step_wider_than_the_bucket_is_refused(device):
+    with pytest.raises(LayoutError, match=r"1\.\.2"):
+        attend([3, 3, 3], 2, 1, 64, 16, torch.float16, device, rows=2)
