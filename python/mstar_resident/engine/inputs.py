@@ -11,7 +11,8 @@ from torch import Tensor
 class PagedKV:
     """Name one KV pool as one step sees it.
 
-    A resident step and a host-planned one differ only in who filled these tensors: the prologue from the store, or the host.
+    A resident step and a host-planned one differ only in who filled these tensors: the prologue, from the store, or
+    the host.
     """
 
     table: Tensor
