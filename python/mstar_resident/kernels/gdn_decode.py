@@ -1,0 +1,1 @@
+../../../kernels/gdn_decode.py
