@@ -7,6 +7,7 @@ still running. The shadow records inside the captured graph and compares later.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,7 +69,7 @@ class Shadow:
         )
         self._copies: deque[_Copy] = deque()
         self._expected: deque[tuple[tuple[int, ...], int, Records]] = deque()
-        self._counted = 0
+        self._counted = self._brought = self._reported = 0
         self._names = self._field_names()
 
     def record(self, lease: Lease) -> None:
@@ -83,41 +84,53 @@ class Shadow:
         if self._cuda:
             torch.cuda.synchronize(self.planner.device)
         self.counter.zero_()
-        self._counted = 0
+        self._counted = self._brought = 0
 
-    def expect(self, stage: _core.Stage, truth: StreamTruth) -> None:
+    def expect(self, stage: _core.Stage, truth: StreamTruth, alive: Iterable[int] | None = None) -> None:
         """Note what a committed step must have used, and compare what has come back.
 
-        The replay must be on the current cuda_stream already.
+        The replay must be on the current cuda_stream already. ``alive`` names the batch indices that still have a
+        truth, if requests ended while the step ran; the others are not compared.
         """
-        handles = tuple(stage.handles())
-        self._expected.append((handles, stage.bucket, self._records(handles, stage.bucket, truth)))
+        handles = list(stage.handles())
+        if alive is not None:
+            kept = set(alive)
+            handles = [handle if index in kept else -1 for index, handle in enumerate(handles)]
+        self._expected.append((tuple(handles), stage.bucket, self._records(handles, stage.bucket, truth)))
         self._counted += 1
-        if self._counted % (self.depth // 2) == 0:
-            self._bring_back(self.depth // 2)
+        if self._counted - self._brought >= self.depth // 2:
+            self._bring_back()
         self._compare(wait=False)
 
     def finish(self) -> list[Mismatch]:
-        """Wait for every record, compare it, and return the mismatches."""
-        rest = self._counted % (self.depth // 2)
-        if rest:
-            self._bring_back(rest)
+        """Wait for every record, compare it, and return the mismatches found since the last call.
+
+        Raises:
+            InvariantError: the device counted other replays than the host expected.
+        """
+        self._bring_back()
         self._compare(wait=True)
         if int(self.counter) != self._counted:
             raise InvariantError.of("replays that the shadow saw", expected=self._counted, got=int(self.counter))
-        return self.mismatches
+        fresh = self.mismatches[self._reported :]
+        self._reported = len(self.mismatches)
+        return fresh
 
-    def _bring_back(self, entries: int) -> None:
-        if not self._free:
-            self._compare(wait=True)
-        host = self._free.popleft()
-        at = (self._counted - entries) % self.depth
-        host[:entries].copy_(self.ring[at : at + entries], non_blocking=True)
-        done = None
-        if self._cuda:
-            done = torch.cuda.Event()
-            done.record()
-        self._copies.append(_Copy(host, entries, done))
+    def _bring_back(self) -> None:
+        """Start the copy of every record that is still on the device."""
+        while self._brought < self._counted:
+            if not self._free:
+                self._compare(wait=True)
+            at = self._brought % self.depth
+            entries = min(self._counted - self._brought, self.depth // 2, self.depth - at)
+            host = self._free.popleft()
+            host[:entries].copy_(self.ring[at : at + entries], non_blocking=True)
+            done = None
+            if self._cuda:
+                done = torch.cuda.Event()
+                done.record()
+            self._copies.append(_Copy(host, entries, done))
+            self._brought += entries
 
     def _compare(self, wait: bool) -> None:
         while self._copies:
@@ -133,8 +146,10 @@ class Shadow:
 
     def _compare_step(self, got: Records, handles: tuple[int, ...], bucket: int, expected: Records) -> None:
         self.steps += 1
-        self.rows += len(handles)
-        for index, cell in zip(*np.nonzero(got[:bucket] != expected), strict=True):
+        self.rows += sum(handle >= 0 for handle in handles)
+        differs = got[:bucket] != expected
+        differs[: len(handles)] &= np.asarray(handles)[:, None] >= 0
+        for index, cell in zip(*np.nonzero(differs), strict=True):
             self.mismatch_count += 1
             if len(self.mismatches) < 1000:
                 what, name = self._names[cell]
@@ -149,10 +164,12 @@ class Shadow:
             names += [("write location", table.name)] if table.span else []
         return names + [(column.kind, column.name) for column in self.planner.layout.columns]
 
-    def _records(self, handles: tuple[int, ...], bucket: int, truth: StreamTruth) -> Records:
+    def _records(self, handles: Sequence[int], bucket: int, truth: StreamTruth) -> Records:
         layout = self.planner.layout
         records = np.zeros((bucket, self._cells), dtype=np.int64)
         for index, handle in enumerate(handles):
+            if handle < 0:
+                continue
             cells = [self.planner.slot(handle)]
             for table in layout.tables:
                 length = truth.length(handle, table.name)

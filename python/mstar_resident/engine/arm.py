@@ -36,6 +36,12 @@ class HostArm:
         self.runner: Runner
         self._buckets = config.buckets()
         self._host_views: dict[tuple[int, int], DecodeView] = {}
+        #: Buckets that no graph was captured for.
+        self.host_planned: frozenset[int] = frozenset()
+
+    def views(self) -> list[DecodeView]:
+        """Return the views of every bucket, two each: what a graph can be captured for."""
+        return [self._view(bucket, buffer_idx) for bucket in self._buckets for buffer_idx in range(2)]
 
     # One step
 
@@ -80,6 +86,9 @@ class HostArm:
 
     def replaced(self, table: str, seat: int, pages: Ints, length: int) -> None:
         """Hear that a stream is another one: a prefix hit, a reload, a context."""
+
+    def _view(self, bucket: int, buffer_idx: int) -> DecodeView:
+        return self._host_view(bucket, buffer_idx)
 
     def _host_view(self, bucket: int, buffer_idx: int) -> DecodeView:
         key = (bucket, buffer_idx)

@@ -59,6 +59,8 @@ class EngineConfig:
     prefix_cache: bool = False
     check: bool = False
     """Check every resident step's rows against the engine's streams; waits for the device."""
+    shadow: bool = False
+    """Record what every resident step used, and compare it later; waits for nothing on the step path."""
     debug: bool = False
     device: str = "cpu"
     dtype: torch.dtype = torch.float32

@@ -11,6 +11,7 @@ from mstar_resident.engine.admission import Admission
 from mstar_resident.engine.arm import HostArm
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import Counters
+from mstar_resident.engine.graph_runner import GraphRunner
 from mstar_resident.engine.host_plan import ragged
 from mstar_resident.engine.memory import Memory
 from mstar_resident.engine.node import Node
@@ -27,6 +28,7 @@ from mstar_resident.engine.scheduler import Scheduler
 from mstar_resident.errors import OutOfPagesError
 from mstar_resident.models.base import Decoder
 from mstar_resident.planner import ResidentPlanner
+from mstar_resident.shadow import Shadow
 
 #: Steps that may fail in a row before the failure is the caller's.
 MOST_FAILURES = 3
@@ -51,7 +53,7 @@ class Engine:
         config: EngineConfig | None = None,
         *,
         sampler: Callable[[int, torch.device], Sampler] = TokenSampler,
-        wrap_runner: Callable[[EagerRunner], Runner] | None = None,
+        wrap_runner: Callable[[Runner], Runner] | None = None,
     ) -> None:
         self.config = config = config or EngineConfig()
         self.model = model
@@ -70,8 +72,13 @@ class Engine:
             self.arm = HostArm(config, self.seats, self.streams, recurrent, self.counters)
         self.sampler = sampler(self.seats.count, device)
         self.program = Program(model, self.sampler, self.seats.count, device)
-        runner = EagerRunner(self.program, self.planner)
+        eager = EagerRunner(self.program, self.planner)
+        self.graphs = GraphRunner(eager) if device.type == "cuda" else None
+        runner: Runner = self.graphs or eager
         self.arm.runner = self.runner = wrap_runner(runner) if wrap_runner is not None else runner
+        self.shadow: Shadow | None = None
+        if config.shadow and isinstance(self.arm, ResidentArm):
+            self.shadow = self.arm.watch(self.program)
         if config.pages_owner == "planner" and self.planner is not None:
             self.memory: Memory = OwnedMemory(self.seats, self.streams, self.arm, self.planner)
         else:
@@ -80,6 +87,17 @@ class Engine:
         self.scheduler = Scheduler(config, self.seats)
         self._pending: list[Pending] = []
         self._failures = 0
+
+    def capture(self) -> None:
+        """Capture the ladder of decode buckets, two graphs each; on a CPU there is nothing to capture.
+
+        Call it before the first request. A bucket that cannot be captured runs host-planned from then on.
+        """
+        if self.graphs is not None:
+            self.graphs.capture(self.arm.views())
+            self.arm.host_planned = frozenset(self.graphs.failed)
+        if self.shadow is not None:
+            self.shadow.start()
 
     # Requests
 
@@ -166,6 +184,8 @@ class Engine:
         """
         while self.step():
             pass
+        if self.shadow is not None:
+            self.counters.mismatches.extend(str(found) for found in self.shadow.finish())
         self.require_residency()
 
     def require_residency(self) -> None:
@@ -229,7 +249,7 @@ class Engine:
         if plan.walk == "decode":
             before = self.counters.resident_steps
             view = self.arm.decode(plan, buffer_idx)
-            return Pending.of(plan, view.sampled), self.counters.resident_steps > before
+            return Pending.of(plan, view.sampled, view.read_back), self.counters.resident_steps > before
         self.arm.stage_ahead(None, 0)
         step = ragged(plan, self.seats, self.streams, self.node.recurrent is not None, self.program.last.device)
         return Pending.of(plan, self.runner.fill(step)), False

@@ -37,14 +37,11 @@ class GraphRunner:
         self.failed: dict[int, str] = {}
         self._graphs: dict[tuple[int, int, bool], Replay] = {}
 
-    def capture(
-        self, views: Sequence[DecodeView], observe: Callable[[DecodeView], None] | None = None, walk: str = "decode"
-    ) -> None:
+    def capture(self, views: Sequence[DecodeView], walk: str = "decode") -> None:
         """Capture views, largest bucket first so that the smaller graphs fit the shared memory pool.
 
         Args:
             views: none of them flushed or filled before.
-            observe: recorded at the end of every graph, such as the shadow.
             walk: for the progress bar and log lines.
 
         Raises:
@@ -59,7 +56,7 @@ class GraphRunner:
             if view.bucket in self.failed:
                 continue
             try:
-                self._graphs[_key(view)] = self._capture(view, observe, pool, cuda_stream)
+                self._graphs[_key(view)] = self._capture(view, pool, cuda_stream)
             except InvariantError:
                 raise
             except RuntimeError as error:
@@ -83,13 +80,9 @@ class GraphRunner:
         """Run a prefill or mixed step eagerly."""
         return self.eager.fill(step)
 
-    def _capture(
-        self, view: DecodeView, observe: Callable[[DecodeView], None] | None, pool: Any, cuda_stream: torch.cuda.Stream
-    ) -> Replay:
+    def _capture(self, view: DecodeView, pool: Any, cuda_stream: torch.cuda.Stream) -> Replay:
         def body(_: object = None) -> None:
             self.eager.program.decode(view)
-            if observe is not None:
-                observe(view)
 
         planner = self.eager.planner
         if view.lease is not None and planner is not None:

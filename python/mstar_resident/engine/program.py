@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -30,6 +31,8 @@ class Program:
     def __init__(self, model: Decoder, sampler: Sampler, seats: int, device: torch.device) -> None:
         self.model = model
         self.sampler = sampler
+        #: Sees every decode view at the end of its step; set before the first capture, to be recorded with it.
+        self.observe: Callable[[DecodeView], None] | None = None
         self.last: Tensor = torch.zeros(seats, dtype=torch.int64, device=device)
 
     @torch.no_grad()
@@ -37,6 +40,8 @@ class Program:
         """Run a decode step after its prologue, on the view's buffers alone; a graph can record it."""
         torch.index_select(self.last, 0, view.seats, out=view.inputs.tokens)
         view.sampled.copy_(self._draw(view.inputs, view.inputs.positions, view.seats))
+        if self.observe is not None:
+            self.observe(view)
 
     @torch.no_grad()
     def fill(self, step: Ragged) -> Tensor:

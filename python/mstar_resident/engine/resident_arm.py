@@ -13,6 +13,7 @@ from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import Counters
 from mstar_resident.engine.pages import Ints
 from mstar_resident.engine.plan import StepPlan
+from mstar_resident.engine.program import Program
 from mstar_resident.engine.request import Request
 from mstar_resident.engine.seats import Seats
 from mstar_resident.engine.streams import Streams
@@ -20,6 +21,7 @@ from mstar_resident.engine.truth import EngineTruth
 from mstar_resident.engine.view import POSITION, RECURRENT, SEAT, DecodeView, resident_view
 from mstar_resident.planner import ResidentPlanner
 from mstar_resident.row_check import RowCheck
+from mstar_resident.shadow import Shadow
 
 if TYPE_CHECKING:
     from mstar_resident import _core
@@ -40,6 +42,7 @@ class ResidentArm(HostArm):
         super().__init__(config, seats, streams, recurrent, counters)
         self.planner = planner
         self.row_check = RowCheck(planner) if config.check else None
+        self.shadow: Shadow | None = None
         self._truth = EngineTruth(seats, streams)
         self._cuda_stream = torch.cuda.current_stream().cuda_stream if planner.device.type == "cuda" else 0
         self._views: dict[tuple[int, int], DecodeView] = {}
@@ -47,12 +50,27 @@ class ResidentArm(HostArm):
         self._ahead: _core.Stage | None = None
         self._launched: _core.Stage | None = None
 
+    def watch(self, program: Program) -> Shadow:
+        """Make the program record every resident step, and compare the records with the engine's streams."""
+        shadow = self.shadow = Shadow(self.planner)
+
+        def observe(view: DecodeView) -> None:
+            if view.lease is not None:
+                shadow.record(view.lease)
+
+        program.observe = observe
+        return shadow
+
     # One step
 
     def decode(self, plan: StepPlan, buffer_idx: int) -> DecodeView:
         """Launch a resident step; promote the stage made ahead if it still holds."""
         planner, counters = self.planner, self.counters
-        view = self._view(self.bucket(len(plan.requests)), buffer_idx)
+        bucket = self.bucket(len(plan.requests))
+        if bucket in self.host_planned:
+            self.stage_ahead(None, 0)
+            return super().decode(plan, buffer_idx)
+        view = self._view(bucket, buffer_idx)
         lease = view.lease
         if lease is None:
             raise ValueError("a resident step needs a view with a lease")
@@ -86,7 +104,10 @@ class ResidentArm(HostArm):
                 self.planner.drop(self._ahead)
                 self._ahead = None
             return
-        lease = self._view(self.bucket(len(plan.requests)), buffer_idx).lease
+        bucket = self.bucket(len(plan.requests))
+        if bucket in self.host_planned:
+            return
+        lease = self._view(bucket, buffer_idx).lease
         if lease is None:
             raise ValueError("a resident step needs a view with a lease")
         self.counters.clock.start()
@@ -99,6 +120,8 @@ class ResidentArm(HostArm):
         if resident:
             if self.row_check is not None:
                 self._check(plan, alive)
+            if self.shadow is not None and self._launched is not None:
+                self.shadow.expect(self._launched, self._truth, alive.tolist())
             return
         handles = self.seats.handle[plan.seats[alive]]
         for name, entry in self.streams.items():

@@ -11,11 +11,27 @@ from mstar_resident.engine.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class ReadBack:
+    """Hold the pinned buffer and the event of one decode view: a steady step allocates neither."""
+
+    tokens: Tensor
+    """int64[b], cpu, pinned."""
+    done: torch.cuda.Event
+
+    @classmethod
+    def of(cls, rows: int, device: torch.device) -> ReadBack | None:
+        """Return one for a cuda device, None for a CPU."""
+        if device.type == "cpu":
+            return None
+        return cls(torch.zeros(rows, dtype=torch.int64, pin_memory=True), torch.cuda.Event())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Pending:
     """Hold a launched step's drawn tokens until the host reads them, after the next launch.
 
-    On a CPU ``tokens`` is the step's own buffer. It is read before the step after next fills it again, since two
-    buffers take turns.
+    A decode step's ``tokens`` is its view's own buffer. It is read before the step after next fills it again, since
+    two buffers take turns.
     """
 
     plan: StepPlan
@@ -24,16 +40,17 @@ class Pending:
     done: torch.cuda.Event | None
 
     @classmethod
-    def of(cls, plan: StepPlan, sampled: Tensor) -> Pending:
-        """Start the copy of ``sampled`` to the host."""
-        tokens = sampled[: len(plan.requests)]
-        if tokens.device.type == "cpu":
-            return cls(plan, tokens, None)
-        host = torch.empty(len(plan.requests), dtype=torch.int64, pin_memory=True)
-        host.copy_(tokens, non_blocking=True)
-        done = torch.cuda.Event()
-        done.record()
-        return cls(plan, host, done)
+    def of(cls, plan: StepPlan, sampled: Tensor, read_back: ReadBack | None = None) -> Pending:
+        """Start the copy of ``sampled`` to the host, into ``read_back`` or a buffer of its own."""
+        rows = len(plan.requests)
+        if sampled.device.type == "cpu":
+            return cls(plan, sampled[:rows], None)
+        to = read_back or ReadBack.of(rows, sampled.device)
+        if to is None:
+            raise ValueError("a cuda step is read back through pinned memory")
+        to.tokens[:rows].copy_(sampled[:rows], non_blocking=True)
+        to.done.record()
+        return cls(plan, to.tokens[:rows], to.done)
 
     def read(self) -> list[int]:
         """Return a token per row; waits for the step."""

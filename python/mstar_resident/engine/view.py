@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from mstar_resident.engine.inputs import PagedKV, StepInputs
+from mstar_resident.engine.results import ReadBack
 
 if TYPE_CHECKING:
     from mstar_resident.engine.streams import Streams
@@ -37,6 +38,8 @@ class DecodeView:
     """int64[b]: the step's tokens, written by the step."""
     lease: Lease | None = None
     """The lease whose prologue fills the buffers; None if the host fills them."""
+    read_back: ReadBack | None = None
+    """Where the host reads ``sampled``; None on a CPU, which reads it in place."""
 
 
 def resident_view(planner: ResidentPlanner, lease: Lease) -> DecodeView:
@@ -63,7 +66,8 @@ def resident_view(planner: ResidentPlanner, lease: Lease) -> DecodeView:
         fresh=None,
     )
     sampled = torch.zeros(lease.bucket, dtype=torch.int64, device=device)
-    return DecodeView(lease.bucket, lease.buffer_idx, inputs, lease.columns[SEAT], sampled, lease)
+    read_back = ReadBack.of(lease.bucket, device)
+    return DecodeView(lease.bucket, lease.buffer_idx, inputs, lease.columns[SEAT], sampled, lease, read_back)
 
 
 def host_view(
@@ -92,4 +96,5 @@ def host_view(
         recurrent_index=integers(bucket, dtype=torch.int32) if recurrent else None,
         fresh=None,
     )
-    return DecodeView(bucket, buffer_idx, inputs, integers(bucket), integers(bucket))
+    read_back = ReadBack.of(bucket, device)
+    return DecodeView(bucket, buffer_idx, inputs, integers(bucket), integers(bucket), None, read_back)

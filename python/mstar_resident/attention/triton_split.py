@@ -1,0 +1,53 @@
+"""Decode attention by the split-KV Triton kernel: reads pages and lengths through rows, needs no host plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from mstar_resident.attention import torch_paged
+from mstar_resident.kernels import kv_write
+from mstar_resident.kernels.paged_decode import PagedDecode
+
+if TYPE_CHECKING:
+    from mstar_resident.engine.inputs import PagedKV
+
+
+class TritonAttention:
+    """Be an :class:`~mstar_resident.attention.base.Attention` on cuda: Triton for decode, torch for prefill.
+
+    One workspace per bucket and shape, made when a decode of that shape first runs, which is before its capture: it
+    then serves every layer and both graphs of the bucket, whose replays are in order on one cuda_stream.
+    """
+
+    #: A bucket that decodes with this backend needs no attention plan of the host's.
+    host_plan_free = True
+
+    def __init__(self) -> None:
+        self._workspaces: dict[tuple[object, ...], PagedDecode] = {}
+
+    def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
+        """Store ``k`` and ``v``, ``[t, kv_heads, head_dim]`` each, at ``paged.write_loc``."""
+        if paged.write_loc is None:
+            raise ValueError("write_loc: expected int64[t], got None: a read-only pool is not written by a step")
+        kv_write.write(layer, k, v, paged.write_loc)
+
+    def decode(self, layer: Tensor, q: Tensor, paged: PagedKV) -> Tensor:
+        """Attend with one token a row: ``q`` and the result are ``[b, heads, head_dim]``."""
+        b, heads, head_dim = q.shape
+        page_size, kv_heads = layer.shape[2], layer.shape[3]
+        max_length = paged.table.shape[1] * page_size
+        key = (b, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
+        found = self._workspaces.get(key)
+        if found is None:
+            found = PagedDecode(b, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
+            self._workspaces[key] = found
+        out = torch.empty_like(q)
+        found.run(q, layer, paged.table, paged.rows, paged.lengths, out)
+        return out
+
+    def prefill(self, layer: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor) -> Tensor:
+        """Attend with ranges of tokens: ``q`` and the result are ``[t, heads, head_dim]``."""
+        return torch_paged.prefill(q, layer, paged, query_start)
