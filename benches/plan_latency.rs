@@ -17,7 +17,7 @@ fn main() {
                 rows = value()
                     .split(',')
                     .map(|n| n.parse().expect("--rows 1,64"))
-                    .collect()
+                    .collect();
             }
             "--steps" => steps = value().parse().expect("--steps N"),
             _ => {} // what cargo passes to every bench
