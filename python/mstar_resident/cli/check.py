@@ -1,0 +1,89 @@
+"""``mstar-resident check``: scenarios under the row check, with or without a fault."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
+from mstar_resident.cli.record import write_json
+from mstar_resident.engine.scenarios import FAULTS, SCENARIOS, Outcome
+
+#: Differences shown per scenario; the rest is counted.
+SHOWN = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--scenario", metavar="NAME[,NAME]|all", help="which scenarios; --list names them")
+    parser.add_argument("--seed", default="0", metavar="S[,S]", help="seeds; A-B is a range (default 0)")
+    parser.add_argument("--steps", type=int, metavar="K", help="steps with traffic (default: the scenario's own)")
+    parser.add_argument("--inject", metavar="FAULT", help="do this harm once; the run must end in exit 1")
+    parser.add_argument("--json", metavar="FILE", help="write the cases as JSON")
+    parser.add_argument("--list", action="store_true", help="name scenarios and faults, and do nothing else")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    if arguments.list:
+        print("scenarios")
+        print(*(f"  {name:28}{scenario.text}" for name, scenario in SCENARIOS.items()), sep="\n")
+        print("faults")
+        print(*(f"  {name:28}{fault.text}" for name, fault in FAULTS.items()), sep="\n")
+        return GOOD
+    if arguments.scenario is None:
+        raise UsageError("check: --scenario NAME, a comma-separated list, or all; --list names them")
+    names = list(SCENARIOS) if arguments.scenario == "all" else _split(arguments.scenario)
+    for name in names:
+        if name not in SCENARIOS:
+            raise UsageError(f"no scenario is called {name!r}; there are {', '.join(SCENARIOS)}")
+    if arguments.inject is not None and arguments.inject not in FAULTS:
+        raise UsageError(f"no fault is called {arguments.inject!r}; there are {', '.join(FAULTS)}")
+    if arguments.steps is not None and arguments.steps < 1:
+        raise UsageError(f"--steps: expected at least 1, got {arguments.steps}")
+    good, cases = True, []
+    seeds = _seeds(arguments.seed)
+    for name in names:
+        for seed in seeds:
+            outcome = _run(name, seed, arguments.steps, arguments.inject)
+            _show(outcome, seed)
+            good = good and outcome.good
+            cases.append(outcome.case())
+    if arguments.json:
+        write_json(arguments.json, "check", cases)
+    return GOOD if good else MISMATCH
+
+
+def _run(name: str, seed: int, steps: int | None, inject: str | None) -> Outcome:
+    scenario = SCENARIOS[name]()
+    fault = FAULTS[inject]() if inject is not None else None
+    outcome = scenario.run(seed, steps if steps is not None else scenario.steps, fault)
+    if fault is not None and not fault.done:
+        outcome.unmet.append(f"a step that {inject} could harm")
+    return outcome
+
+
+def _show(outcome: Outcome, seed: int) -> None:
+    numbers = ", ".join(f"{key} {value}" for key, value in outcome.case().items() if key != "scenario")
+    print(f"{'good' if outcome.good else 'BAD '} {outcome.scenario:28}seed {seed}: {numbers}", flush=True)
+    for found in outcome.found[:SHOWN]:
+        print(f"     {found}", file=sys.stderr)
+    for unmet in outcome.unmet:
+        print(f"     did not happen: {unmet}", file=sys.stderr)
+    if not outcome.rows_checked:
+        print("     no row was checked", file=sys.stderr)
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()] or [""]
+
+
+def _seeds(text: str) -> list[int]:
+    try:
+        seeds: list[int] = []
+        for part in _split(text):
+            first, _, last = part.partition("-")
+            seeds += range(int(first), int(last) + 1) if last else [int(first)]
+    except ValueError:
+        raise UsageError(f"--seed: expected numbers or ranges A-B, comma-separated, got {text!r}") from None
+    return seeds

@@ -1,0 +1,61 @@
+"""A named, random, seeded course of events."""
+
+from __future__ import annotations
+
+import random
+from typing import ClassVar
+
+from mstar_resident.engine.counters import ResidencyError
+from mstar_resident.engine.scenarios.faults import Fault
+from mstar_resident.engine.scenarios.outcome import Outcome
+from mstar_resident.engine.scenarios.world import World
+
+
+class Scenario:
+    """Make traffic for a toy engine; what it is for must happen in a run of ``steps``."""
+
+    name: ClassVar[str]
+    text: ClassVar[str]
+    steps: ClassVar[int] = 150
+
+    def world(self, rng: random.Random, fault: Fault | None) -> World:
+        """Build the engine."""
+        raise NotImplementedError
+
+    def before(self, world: World, step: int) -> None:
+        """Act before a step."""
+        raise NotImplementedError
+
+    def happened(self, world: World) -> dict[str, bool]:
+        """Say, by what it is, whether what the scenario is for happened."""
+        return {}
+
+    def run(self, seed: int, steps: int, fault: Fault | None = None) -> Outcome:
+        """Run the scenario, then until nothing is left to do, and compare every token with the oracle."""
+        outcome = Outcome(self.name)
+        world = self.world(random.Random(f"{self.name} {seed}"), fault)
+        self.play(world, steps, outcome)
+        if fault is None and steps >= self.steps:
+            outcome.unmet += [what for what, happened in self.happened(world).items() if not happened]
+        return outcome
+
+    def play(self, world: World, steps: int, outcome: Outcome) -> None:
+        """Run one world to its end and add what came of it."""
+        found: list[str] = []
+        try:
+            for step in range(steps):
+                self.before(world, step)
+                world.step()
+            world.drain()
+            world.engine.require_residency()
+            found = world.wrong()
+        except ResidencyError as error:
+            found = [str(error)]
+        except Exception as error:
+            # A step that runs on broken cells may raise before a check is made.
+            if world.fault is None or not world.fault.done:
+                raise
+            found = [f"the fault made a step raise {type(error).__name__}: {error}"]
+        outcome.add(world.engine, found)
+
+
