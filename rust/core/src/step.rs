@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Handle, PlanSeq, Slot};
 use crate::planner::{InFlight, Planner};
 use crate::run::CopyRun;
-use crate::stage::{Batch, CellAt, Claim, StageBuffer};
+use crate::stage::{Batch, CellAt, StageBuffer};
 
 impl Planner {
     /// Whether flushing the stage `seq` would copy nothing.
@@ -88,14 +88,15 @@ impl Planner {
     /// Makes the mirror what the device will hold once the stage's copies have landed.
     fn apply(&mut self, stage: &mut StageBuffer) {
         for row in &stage.whole {
-            if let Claim::Displaces(victim) = row.claim {
-                let victim = self.requests.get_mut(victim);
-                victim.slot = Slot::TRASH;
-                victim.stale = false;
-                self.stats.displaced += 1;
-            }
-            if row.claim != Claim::Held {
-                self.ledger.take(row.slot, row.handle);
+            if row.takes {
+                if let Some(victim) = self.ledger.holder(row.slot) {
+                    let victim = self.requests.get_mut(victim);
+                    victim.slot = Slot::TRASH;
+                    victim.stale = false;
+                    self.stats.displaced += 1;
+                }
+                self.ledger
+                    .take(row.slot, row.handle, stage.seq, row.batch_idx);
             }
             self.write_whole(row.handle, row.slot);
         }
@@ -197,13 +198,10 @@ impl Planner {
     /// offloaded since, or whose stream was replaced, advances on the device only.
     fn advance_recorded(&mut self, handles: &[Handle], slots: &[Slot], seq: PlanSeq) {
         for (&handle, &slot) in handles.iter().zip(slots) {
-            let advances = self.requests.is_live(handle) && {
-                let request = self.requests.get(handle);
-                request.slot == slot && request.reset_seq != seq
-            };
+            let reads = self.requests.is_live(handle) && self.requests.get(handle).slot == slot;
             for (table, spec) in self.layout.tables().iter().enumerate() {
                 self.mirror.advance(slot, table, spec.span);
-                if advances {
+                if reads && self.requests.stream(handle, table).reset_seq != seq {
                     self.requests.stream_mut(handle, table).length += spec.span;
                 }
             }

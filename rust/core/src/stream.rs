@@ -10,6 +10,8 @@ pub(crate) struct Stream {
     pub pages: Vec<i32>,
     pub length: i64,
     pub released_tokens: bool,
+    /// The step in flight when the length was set outright: that step's token no longer counts.
+    pub reset_seq: PlanSeq,
 }
 
 /// What the planner keeps of one request besides its streams.
@@ -24,8 +26,6 @@ pub(crate) struct Request {
     /// The cohort that it belongs to (0 for none) and the tick up to which its lengths are written out.
     pub cohort: u64,
     pub settled: u64,
-    /// The step in flight when the streams were replaced: that step's token no longer counts.
-    pub reset_seq: PlanSeq,
     /// The last launched step that read a row of it.
     pub last_step: PlanSeq,
     /// The last stage that named it.
@@ -85,6 +85,7 @@ impl Requests {
             stream.pages.clear();
             stream.length = 0;
             stream.released_tokens = false;
+            stream.reset_seq = PlanSeq::NONE;
         }
         let generation = self.requests[index].generation + 1;
         self.requests[index] = Request {
@@ -170,7 +171,6 @@ impl Request {
             stale: false,
             cohort: 0,
             settled: 0,
-            reset_seq: PlanSeq::NONE,
             last_step: PlanSeq::NONE,
             stage: PlanSeq::NONE,
             columns_set: 0,

@@ -35,15 +35,16 @@ impl Planner {
             let stream = self.requests.stream_mut(handle, table);
             stream.pages.clear();
             stream.length = 0;
+            stream.released_tokens = false;
         }
         Ok(last_step)
     }
 
     fn give_up_row(&mut self, handle: Handle) -> PlanSeq {
         self.touch(handle);
-        self.reset_in_flight(handle);
         let in_flight = self.in_flight.as_ref().map(|step| step.seq);
         for table in 0..self.layout.tables().len() {
+            self.reset_in_flight(handle, table);
             self.give_back_pages(handle, table, 0);
         }
         let request = self.requests.get_mut(handle);
@@ -76,7 +77,7 @@ impl Planner {
         self.check_pages(handle, table, &[], pages)?;
         self.check_length(handle, table, length, pages.len())?;
         self.touch(handle);
-        self.reset_in_flight(handle);
+        self.reset_in_flight(handle, table);
         let held = self.held_extent(handle, table);
         let stream = self.requests.stream_mut(handle, table);
         let kept = stream
@@ -143,14 +144,14 @@ impl Planner {
     ///
     /// # Errors
     /// [`Error::ArrayLength`], [`Error::UnknownHandle`], [`Error::DuplicateHandle`], or [`Error::Length`] for a stream
-    /// whose pages do not hold the tokens; no stream has changed then.
+    /// whose pages do not hold the tokens behind that of a step in flight; no stream has changed then.
     pub fn host_step(&mut self, table: TableIdx, handles: &[i64], tokens: &[i64]) -> Result<()> {
         self.layout.table_at(table)?;
         let handles = self.requests.resolve_all(handles)?;
         same_length("tokens", handles.len(), tokens.len())?;
         for (&handle, &added) in handles.iter().zip(tokens) {
             let pages = self.requests.stream(handle, table).pages.len();
-            let length = self.length_of(handle, table).saturating_add(added);
+            let length = self.coming_length(handle, table).saturating_add(added);
             self.check_length(handle, table, if added < 0 { added } else { length }, pages)?;
         }
         for (&handle, &added) in handles.iter().zip(tokens) {
@@ -185,7 +186,7 @@ impl Planner {
         }
         self.check_length(handle, table, length, pages)?;
         self.touch(handle);
-        self.reset_in_flight(handle);
+        self.reset_in_flight(handle, table);
         self.give_back_pages(handle, table, pages);
         let held = self.held_extent(handle, table);
         let stream = self.requests.stream_mut(handle, table);
@@ -273,12 +274,13 @@ impl Planner {
         }
     }
 
-    /// Makes a step in flight that reads the row add nothing to its streams. The row's cohort is broken up already.
-    fn reset_in_flight(&mut self, handle: Handle) {
+    /// Makes a step in flight that reads the row add nothing to this stream; its other streams still advance. The
+    /// row's cohort is broken up already.
+    fn reset_in_flight(&mut self, handle: Handle, table: TableIdx) {
         if let Some(step) = &self.in_flight {
-            let request = self.requests.get_mut(handle);
-            if request.last_step == step.seq {
-                request.reset_seq = step.seq;
+            let seq = step.seq;
+            if self.requests.get(handle).last_step == seq {
+                self.requests.stream_mut(handle, table).reset_seq = seq;
             }
         }
     }
