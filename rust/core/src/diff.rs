@@ -9,7 +9,10 @@ use crate::stage::{Cell, CellAt};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowDiff {
     Nothing,
-    Cells,
+    /// Its next page, and no more.
+    Crosses,
+    /// Its lengths, columns and new pages.
+    Moved,
     Whole,
 }
 
@@ -37,10 +40,7 @@ impl Planner {
         let spec = &self.layout.tables()[table];
         let stream = self.requests.stream(handle, table);
         if stream.released_tokens {
-            return Err(Error::ReleasedTokens {
-                handle: handle.pack(),
-                table: self.table_name(table),
-            });
+            return Err(self.released_tokens(handle, table));
         }
         let needed = spec.used_pages(self.length_of(handle, table));
         if needed > spec.width as u64 {
@@ -64,7 +64,14 @@ impl Planner {
         Ok(needed as usize)
     }
 
-    /// Compares a held row with its streams. Cells are pushed only for [`RowDiff::Cells`].
+    pub(crate) fn released_tokens(&self, handle: Handle, table: TableIdx) -> Error {
+        Error::ReleasedTokens {
+            handle: handle.pack(),
+            table: self.table_name(table),
+        }
+    }
+
+    /// Compares a held row with its streams. Cells are pushed only for [`RowDiff::Crosses`] and [`RowDiff::Moved`].
     pub(crate) fn diff_row(
         &self,
         batch_idx: u32,
@@ -88,8 +95,13 @@ impl Planner {
             RowDiff::Whole
         } else if cells.len() == first {
             RowDiff::Nothing
+        } else if cells[first..]
+            .iter()
+            .all(|cell| matches!(cell.at, CellAt::Page(..)))
+        {
+            RowDiff::Crosses
         } else {
-            RowDiff::Cells
+            RowDiff::Moved
         }
     }
 

@@ -115,6 +115,14 @@ impl RowLayout {
             .max_seq_len
             .div_ceil(spec.page_size)
             .min(spec.pool_pages) as usize;
+        let tokens = width as u64 * spec.page_size;
+        if tokens > i32::MAX as u64 {
+            return Err(layout(
+                &field("max_seq_len"),
+                "pages of at most 2147483647 tokens together, since attention lengths are int32",
+                tokens,
+            ));
+        }
         Ok(Table {
             width,
             first_column,

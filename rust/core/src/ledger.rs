@@ -3,6 +3,9 @@
 use crate::error::{Error, Result};
 use crate::ids::{Handle, PlanSeq, Slot};
 
+/// A held slot, ordered by who gives it up first: last read, then taken.
+pub(crate) type Victim = (PlanSeq, (PlanSeq, u32), Slot);
+
 /// Free, cooling and held partition the slots `1..=2B` after every operation.
 #[derive(Debug)]
 pub struct SlotLedger {
@@ -10,8 +13,9 @@ pub struct SlotLedger {
     free: Vec<u64>,
     holder: Vec<Option<Handle>>,
     last_read: Vec<PlanSeq>,
-    taken: Vec<u64>,
-    next_take: u64,
+    /// When each slot was taken: the step, and the row's place in its batch. No slot number decides a tie, since
+    /// equal requests may hold other slots elsewhere.
+    taken: Vec<(PlanSeq, u32)>,
     cooling: Vec<(PlanSeq, Slot)>,
     free_count: usize,
     slots: usize,
@@ -29,8 +33,7 @@ impl SlotLedger {
             free,
             holder: vec![None; slots + 1],
             last_read: vec![PlanSeq::NONE; slots + 1],
-            taken: vec![0; slots + 1],
-            next_take: 1,
+            taken: vec![(PlanSeq::NONE, 0); slots + 1],
             cooling: Vec::with_capacity(slots),
             free_count: slots,
             slots,
@@ -62,7 +65,7 @@ impl SlotLedger {
         &self,
         count: usize,
         in_step: impl Fn(Slot) -> bool,
-        scratch: &mut Vec<(PlanSeq, u64, Slot)>,
+        scratch: &mut Vec<Victim>,
         out: &mut Vec<Slot>,
     ) -> Result<()> {
         scratch.clear();
@@ -90,16 +93,16 @@ impl SlotLedger {
         Ok(())
     }
 
-    /// Makes `handle` the holder of a free slot, or of a held one whose holder was displaced just before.
-    pub(crate) fn take(&mut self, slot: Slot, handle: Handle) {
+    /// Makes `handle`, row `batch_idx` of step `seq`, the holder of a free slot, or of a held one whose holder is
+    /// displaced with this.
+    pub(crate) fn take(&mut self, slot: Slot, handle: Handle, seq: PlanSeq, batch_idx: u32) {
         let (word, bit) = (slot.get() / 64, 1_u64 << (slot.get() % 64));
         if self.free[word] & bit != 0 {
             self.free[word] &= !bit;
             self.free_count -= 1;
         }
         self.holder[slot.get()] = Some(handle);
-        self.taken[slot.get()] = self.next_take;
-        self.next_take += 1;
+        self.taken[slot.get()] = (seq, batch_idx);
     }
 
     /// Records that launched step `seq` reads the slot.

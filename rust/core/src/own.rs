@@ -11,8 +11,15 @@ impl Planner {
     /// [`Planner::fork`] instead of naming pages itself.
     ///
     /// # Errors
-    /// [`Error::Index`], or [`Error::Ownership`] if a live stream names pages of the pool already.
+    /// [`Error::Index`], [`Error::Ownership`] if the planner owns them already or a live stream names some, or
+    /// [`Error::NotReady`] while a launched step, which may still touch some, has not committed.
     pub fn own_pages(&mut self, table: TableIdx) -> Result<()> {
+        self.owned_by_engine(table)?;
+        if let Some(step) = &self.in_flight {
+            return Err(Error::NotReady {
+                seq: step.seq.get(),
+            });
+        }
         let pool_pages = self.layout.table_at(table)?.spec.pool_pages;
         if self
             .requests
@@ -36,7 +43,8 @@ impl Planner {
         self.pool(table).map(PagePool::free)
     }
 
-    /// Gives the streams pages for `tokens[i]` more tokens each: all of them or, if the pool is short, none.
+    /// Gives the streams pages for `tokens[i]` more tokens each, behind a token of a step in flight: all of them or,
+    /// if the pool is short, none.
     ///
     /// # Errors
     /// [`Error::OutOfPages`], [`Error::RowOverflow`], [`Error::ArrayLength`], [`Error::UnknownHandle`],
@@ -90,17 +98,39 @@ impl Planner {
                 handle: handle.pack(),
             });
         }
-        let mut taken = Vec::new();
+        let mut rows = std::mem::take(&mut self.reserving);
+        rows.clear();
+        let counted = self.count_pages(batch, &mut rows);
+        for &(table, handle) in rows.iter().filter(|_| counted.is_ok()) {
+            let missing = self.missing_pages(handle, table, self.layout.tables()[table].span)?;
+            self.take_pages(handle, table, missing);
+        }
+        self.reserving = rows;
+        counted
+    }
+
+    /// Lists the streams that a step may need a page for, and sees that every pool has enough.
+    fn count_pages(&mut self, batch: &Batch, rows: &mut Vec<(TableIdx, Handle)>) -> Result<()> {
+        let steps_again = self.cohort.is(batch);
+        if steps_again {
+            self.build_calendars();
+        }
         for table in 0..self.layout.tables().len() {
-            if self.pools[table].is_none() {
+            let Some(pool) = &self.pools[table] else {
                 continue;
+            };
+            let first = rows.len();
+            if steps_again {
+                let due = self.cohort.calendars[table].due(self.cohort.ticks);
+                rows.extend(due.map(|row| (table, batch.rows[row as usize])));
+            } else {
+                rows.extend(batch.rows.iter().map(|&handle| (table, handle)));
             }
-            let rows = self.rows_to_reserve(batch, table);
+            let (free, span) = (pool.free(), self.layout.tables()[table].span);
             let mut needed = 0;
-            for &handle in &rows {
-                needed += self.missing_pages(handle, table, self.layout.tables()[table].span)?;
+            for &(_, handle) in &rows[first..] {
+                needed += self.missing_pages(handle, table, span)?;
             }
-            let free = self.pool(table)?.free();
             if needed > free {
                 return Err(Error::OutOfPages {
                     table: self.table_name(table),
@@ -108,34 +138,16 @@ impl Planner {
                     free,
                 });
             }
-            taken.push((table, rows));
-        }
-        for (table, rows) in taken {
-            for handle in rows {
-                let missing =
-                    self.missing_pages(handle, table, self.layout.tables()[table].span)?;
-                self.take_pages(handle, table, missing);
-            }
         }
         Ok(())
-    }
-
-    fn rows_to_reserve(&mut self, batch: &Batch, table: TableIdx) -> Vec<Handle> {
-        if !self.cohort.is(batch) {
-            return batch.rows.to_vec();
-        }
-        self.build_calendars();
-        self.cohort.calendars[table]
-            .due(self.cohort.ticks)
-            .map(|row| batch.rows[row as usize])
-            .collect()
     }
 
     /// Makes `child`, whose stream is empty, share the full pages of the first `tokens` tokens of `parent`.
     ///
     /// # Errors
     /// [`Error::Length`] if `tokens` is not a whole number of pages of the parent or the child is not empty;
-    /// [`Error::UnknownHandle`], [`Error::Index`] or [`Error::Ownership`].
+    /// [`Error::ReleasedTokens`] if the parent gave up tokens; [`Error::UnknownHandle`], [`Error::Index`] or
+    /// [`Error::Ownership`].
     pub fn fork(&mut self, table: TableIdx, parent: i64, child: i64, tokens: i64) -> Result<()> {
         self.pool(table)?;
         let (parent, child) = (
@@ -153,6 +165,9 @@ impl Planner {
                 limit,
             });
         }
+        if self.requests.stream(parent, table).released_tokens {
+            return Err(self.released_tokens(parent, table));
+        }
         self.touch(child);
         for column in 0..(tokens / page_size) as usize {
             let page = self.requests.stream(parent, table).pages[column];
@@ -161,7 +176,9 @@ impl Planner {
                 pool.share(page);
             }
         }
-        self.requests.stream_mut(child, table).length = tokens;
+        let stream = self.requests.stream_mut(child, table);
+        stream.length = tokens;
+        stream.released_tokens = false;
         Ok(())
     }
 
@@ -199,7 +216,7 @@ impl Planner {
 
     fn missing_pages(&self, handle: Handle, table: TableIdx, tokens: i64) -> Result<u64> {
         let spec = &self.layout.tables()[table];
-        let length = self.length_of(handle, table).saturating_add(tokens);
+        let length = self.coming_length(handle, table).saturating_add(tokens);
         if tokens < 0 {
             let limit = spec.width as i64 * spec.page_size;
             return Err(Error::Length {

@@ -4,7 +4,7 @@ use crate::diff::RowDiff;
 use crate::error::{Error, Result};
 use crate::ids::PlanSeq;
 use crate::planner::Planner;
-use crate::stage::{Batch, Cell, CellAt, Claim, StageBuffer, StageInfo, WholeRow};
+use crate::stage::{Batch, Cell, CellAt, StageBuffer, StageInfo, WholeRow};
 
 impl Planner {
     /// Plans one step of `batch` on `lease` and makes it the one unlaunched stage; an older one is dropped.
@@ -82,7 +82,10 @@ impl Planner {
                 });
             }
         }
-        stage.cells.sort_unstable_by_key(|cell| cell.batch_idx);
+        // As a batch that did not step last is planned: by row, then by table.
+        stage
+            .cells
+            .sort_unstable_by_key(|cell| (cell.batch_idx, cell.at));
         Ok(())
     }
 
@@ -129,18 +132,20 @@ impl Planner {
             if request.held_slot().is_none() {
                 stage.whole.push(WholeRow {
                     handle,
+                    batch_idx,
                     slot,
-                    claim: Claim::Free,
+                    takes: true,
                 });
                 continue;
             }
             match self.diff_row(batch_idx, handle, slot, &mut stage.cells) {
-                RowDiff::Nothing => {}
-                RowDiff::Cells => stage.moved_rows += 1,
+                RowDiff::Nothing | RowDiff::Crosses => {}
+                RowDiff::Moved => stage.moved_rows += 1,
                 RowDiff::Whole => stage.whole.push(WholeRow {
                     handle,
+                    batch_idx,
                     slot,
-                    claim: Claim::Held,
+                    takes: false,
                 }),
             }
         }
@@ -151,11 +156,7 @@ impl Planner {
 
     /// Finds a slot for every row without one: free slots first, then those of the least recently read rows.
     fn claim_slots(&mut self, stage: &mut StageBuffer) -> Result<()> {
-        let wanted = stage
-            .whole
-            .iter()
-            .filter(|row| row.claim == Claim::Free)
-            .count();
+        let wanted = stage.whole.iter().filter(|row| row.takes).count();
         if wanted == 0 {
             return Ok(());
         }
@@ -171,24 +172,10 @@ impl Planner {
             };
             ledger.peek_victims(wanted - free, in_step, &mut self.victims, &mut self.claims)?;
         }
-        let mut claims = self.claims.iter().enumerate();
-        let mut whole = stage
-            .whole
-            .iter_mut()
-            .filter(|row| row.claim == Claim::Free);
-        // Rows without a slot stand in batch order in both lists.
-        for row_slot in stage.slots.iter_mut().filter(|slot| slot.get() == 0) {
-            let (Some((at, &slot)), Some(row)) = (claims.next(), whole.next()) else {
-                break;
-            };
+        let takers = stage.whole.iter_mut().filter(|row| row.takes);
+        for (row, &slot) in takers.zip(&self.claims) {
             row.slot = slot;
-            *row_slot = slot;
-            if at >= free {
-                row.claim = self
-                    .ledger
-                    .holder(slot)
-                    .map_or(Claim::Free, Claim::Displaces);
-            }
+            stage.slots[row.batch_idx as usize] = slot;
         }
         Ok(())
     }

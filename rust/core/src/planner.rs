@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::ids::{Handle, PlanSeq, Slot, TableIdx};
 use crate::layout::RowLayout;
 use crate::lease::Lease;
-use crate::ledger::SlotLedger;
+use crate::ledger::{SlotLedger, Victim};
 use crate::mirror::Mirror;
 use crate::pool::PagePool;
 use crate::run::CopyRun;
@@ -40,8 +40,9 @@ pub struct Planner {
     pub(crate) leases: Vec<Lease>,
     pub(crate) pools: Vec<Option<PagePool>>,
     pub(crate) copies: Vec<CopyRun>,
-    pub(crate) victims: Vec<(PlanSeq, u64, Slot)>,
+    pub(crate) victims: Vec<Victim>,
     pub(crate) claims: Vec<Slot>,
+    pub(crate) reserving: Vec<(TableIdx, Handle)>,
     pub(crate) last_seq: PlanSeq,
     pub(crate) committed_seq: PlanSeq,
     pub(crate) strict: bool,
@@ -76,6 +77,7 @@ impl Planner {
             copies: Vec::with_capacity(2 + max_batch * (1 + layout.tables().len())),
             victims: Vec::with_capacity(slots),
             claims: Vec::with_capacity(max_batch),
+            reserving: Vec::with_capacity(max_batch * layout.tables().len()),
             last_seq: PlanSeq::NONE,
             committed_seq: PlanSeq::NONE,
             strict: false,
@@ -201,6 +203,16 @@ impl Planner {
             return written;
         }
         written + self.layout.tables()[table].span * (self.cohort.ticks - request.settled) as i64
+    }
+
+    /// A stream's length once the step in flight has committed.
+    pub(crate) fn coming_length(&self, handle: Handle, table: TableIdx) -> i64 {
+        let coming = self.in_flight.as_ref().is_some_and(|step| {
+            self.last_launched(handle) == step.seq
+                && self.requests.stream(handle, table).reset_seq != step.seq
+        });
+        let span = self.layout.tables()[table].span;
+        self.length_of(handle, table) + if coming { span } else { 0 }
     }
 
     /// A stream's pages.

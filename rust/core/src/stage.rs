@@ -22,27 +22,18 @@ impl Batch {
     }
 }
 
-/// How a whole row comes by its slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Claim {
-    /// It holds it already.
-    Held,
-    /// The slot is free.
-    Free,
-    /// Another request holds it and is displaced.
-    Displaces(Handle),
-}
-
 /// A row to be written whole.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WholeRow {
     pub handle: Handle,
+    pub batch_idx: u32,
     pub slot: Slot,
-    pub claim: Claim,
+    /// It takes its slot with this step: a free one, or that of a request which is displaced.
+    pub takes: bool,
 }
 
 /// Where a single cell goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum CellAt {
     Length(TableIdx),
     Value(usize),
