@@ -235,6 +235,10 @@ class Engine:
             self.scheduler.changed()
 
     def _give_way(self, plan: StepPlan) -> None:
+        """Find pages: in what launched steps have ended and was not read yet, else with a victim."""
+        if self._pending:
+            self.read()
+            return
         victim = self.scheduler.victim(plan)
         if victim is None:
             raise OutOfPagesError.of("pages", expected="room for one request", got="none", seat=int(plan.seats[0]))
