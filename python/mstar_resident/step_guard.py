@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -26,19 +27,26 @@ def step_guard(planner: ResidentPlanner) -> Iterator[None]:
     addresses = (*planner.store.addresses(), *planner.stager.addresses())
     before = _allocations(planner.device) if cuda else (0, 0)
     mode = torch.cuda.get_sync_debug_mode() if cuda else 0
-    if cuda:
-        torch.cuda.set_sync_debug_mode("error")
     try:
+        if cuda:
+            _set_sync_debug_mode(2)
         yield
     finally:
         if cuda:
-            torch.cuda.set_sync_debug_mode(mode)
+            _set_sync_debug_mode(mode)
     after = _allocations(planner.device) if cuda else (0, 0)
     if after != before:
         raise InvariantError.of("allocations on the step path, device and pinned", expected=before, got=after)
     now = (*planner.store.addresses(), *planner.stager.addresses())
     if now != addresses:
         raise InvariantError.of("addresses of the store and the ring", expected=addresses, got=now)
+
+
+def _set_sync_debug_mode(mode: int) -> None:
+    """Set what torch does when a call waits for the device: 0 nothing, 1 warn, 2 raise."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that the mode is a prototype
+        torch.cuda.set_sync_debug_mode(mode)
 
 
 def _allocations(device: torch.device) -> tuple[int, int]:

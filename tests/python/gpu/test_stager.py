@@ -27,7 +27,7 @@ class Node:
 
     def admit(self, number: int) -> int:
         handle = self.planner.open()
-        pages = np.arange(5, dtype=np.int64) + 5 * number + 1
+        pages = np.arange(20, dtype=np.int64) + 20 * number + 1
         self.planner.set_stream(handle, "kv", pages, 7 + number % 9)
         self.planner.set_column("state", [handle], [number + 1])
         return handle
@@ -114,9 +114,9 @@ def test_a_thousand_steps_allocate_nothing_and_wait_for_nothing() -> None:
     handles = planner.batch(live)
     with torch.cuda.stream(node.cuda_stream):
         for number in range(1000):
-            if planner.length(live[0], "kv") > 15:
+            if planner.length(live[0], "kv") > 60:
                 for handle in live:
-                    planner.truncate("kv", handle, 3, 5)
+                    planner.truncate("kv", handle, 3, 20)
             with step_guard(planner):
                 stage = planner.stage(handles, lease)
                 planner.flush(stage, node.cuda_stream.cuda_stream)
