@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -31,3 +32,11 @@ def test_every_public_name_is_in_the_docs_and_has_a_docstring(name: str, root: P
     docs = "".join(path.read_text() for path in [root / "README.md", *sorted((root / "docs").glob("*.md"))])
     assert f"`{name}" in docs or f"{name}(" in docs, f"{name} is in no page of docs/"
     assert (inspect.getdoc(getattr(mstar_resident, name)) or "").strip()
+
+
+def test_every_call_of_the_planner_is_on_the_integration_page(root: Path) -> None:
+    page = (root / "docs/integration.md").read_text()
+    calls = [name for name in dir(mstar_resident.ResidentPlanner) if not name.startswith("_")]
+    assert len(calls) > 20
+    missing = [name for name in [*calls, "flush", "commit", "fail", "drop"] if not re.search(rf"\b{name}\b", page)]
+    assert missing == []
