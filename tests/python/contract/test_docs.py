@@ -59,9 +59,10 @@ def test_the_examples_of_readme_run_as_they_stand(root: Path, tmp_path: Path) ->
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_every_command_of_make_is_a_script_that_runs_without_it(page: str, root: Path) -> None:
     targets = set(re.search(r"^TARGETS := (.+)$", (root / "Makefile").read_text(), re.MULTILINE)[1].split())  # type: ignore[index]
-    named = set(
-        re.findall(r"\bmake ([a-z][a-z-]+)", "".join(re.findall(r"`[^`]+`", (root / page).read_text(), re.DOTALL)))
-    )
+    text = (root / page).read_text()
+    shown = "\n".join([*re.findall(r"`[^`]+`", FENCE.sub("", text)), *(code for _, code in FENCE.findall(text))])
+    named = set(re.findall(r"(?:^|`)make ([a-z][a-z-]+)", shown, re.MULTILINE))
+    assert named
     assert named <= targets, named - targets
     for target in targets:
         script = root / "scripts" / target
