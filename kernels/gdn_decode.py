@@ -11,7 +11,6 @@ S' = exp(g) S + beta (v - exp(g) S k) k^T, output S' q.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor

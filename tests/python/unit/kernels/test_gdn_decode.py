@@ -1,8 +1,6 @@
-"""One step of the gated delta net, against transformers' torch functions."""
+"""One step of the gated delta net, against float64 and against transformers' torch functions."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -10,128 +8,85 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mstar_resident.errors import LayoutError
-from mstar_resident.kernels import gdn_decode
 
-qwen = pytest.importorskip("transformers.models.qwen3_5.modeling_qwen3_5")
+from .gdn_cases import Net, error
 
-
-@dataclass
-class Net:
-    """Hold one layer's weights and states, and a step's inputs."""
-
-    key_heads: int
-    value_heads: int
-    K: int
-    V: int
-    qkv: Tensor
-    a: Tensor
-    b: Tensor
-    z: Tensor
-    conv_weight: Tensor
-    a_log: Tensor
-    dt_bias: Tensor
-    norm_weight: Tensor
-    conv_state: Tensor
-    ssm_state: Tensor
-    index: Tensor
-
-    @classmethod
-    def drawn(cls, key_heads, value_heads, K, V, index, dtype, state_dtype, device, seed=0, states=9):
-        g = torch.Generator().manual_seed(seed)
-
-        def randn(*shape):
-            return torch.randn(*shape, generator=g)
-
-        rows, conv_dim = len(index), 2 * key_heads * K + value_heads * V
-        tensors = (
-            randn(rows, conv_dim).to(dtype),
-            randn(rows, value_heads).to(dtype),
-            randn(rows, value_heads).to(dtype),
-            randn(rows, value_heads, V).to(dtype),
-            randn(conv_dim, 4).to(dtype),
-            randn(value_heads).exp().log1p().log(),
-            randn(value_heads),
-            1 + 0.2 * randn(V),
-            randn(states, conv_dim, 3).to(dtype),
-            randn(states, value_heads, V, K).to(state_dtype),
-            torch.tensor(index, dtype=torch.int32),
-        )
-        return cls(key_heads, value_heads, K, V, *(t.to(device) for t in tensors))
-
-    def run(self, out: Tensor, norm: bool = False, **more) -> None:
-        if norm:
-            more |= {"z": self.z, "norm_weight": self.norm_weight}
-        gdn_decode.step(
-            self.qkv, self.a, self.b, self.conv_weight, self.a_log, self.dt_bias,
-            self.conv_state, self.ssm_state, self.index, out, **more,
-        )  # fmt: skip
-
-    def expected(self, norm: bool = False, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what transformers makes of the same rows: output, conv state and state, one row after another."""
-        rows = len(self.index)
-        index = self.index.long().cpu()
-        conv = self.conv_state.cpu()[index].float()
-        qkv = qwen.causal_conv1d_update(
-            self.qkv.cpu().float()[:, :, None], conv, self.conv_weight.cpu().float(), bias, "silu"
-        )[..., 0]
-        q, k, v = qkv.split([self.key_heads * self.K] * 2 + [self.value_heads * self.V], -1)
-        g = -self.a_log.cpu().exp() * F.softplus(self.a.cpu().float() + self.dt_bias.cpu())
-        out, state = qwen.torch_recurrent_gated_delta_rule(
-            q.view(rows, 1, self.key_heads, self.K),
-            k.view(rows, 1, self.key_heads, self.K),
-            v.view(rows, 1, self.value_heads, self.V),
-            g[:, None],
-            self.b.cpu().float().sigmoid()[:, None],
-            initial_state=self.ssm_state.cpu()[index].float().transpose(-1, -2),
-            output_final_state=True,
-            use_qk_l2norm_in_kernel=True,
-        )
-        out = out[:, 0]
-        if norm:
-            gated = qwen.Qwen3_5RMSNormGated(self.V)
-            gated.weight.data.copy_(self.norm_weight.cpu())
-            out = gated(out, self.z.cpu()).detach()
-        return out, conv, state.transpose(-1, -2)
-
-
-def error(got: Tensor, expected: Tensor) -> float:
-    return float((got.cpu().double() - expected.double()).norm() / expected.double().norm())
-
-
-@pytest.mark.parametrize(
+#: Of float32: a GPU's exp and rsqrt are within a few units of the last place.
+FLOAT32_ERROR = 1e-5 if torch.cuda.is_available() else 2e-6
+SHAPES = pytest.mark.parametrize(
     ("key_heads", "value_heads", "K", "V"), [(2, 2, 32, 32), (2, 6, 16, 32), (1, 2, 64, 16), (1, 1, 128, 128)]
 )
+
+
+def of_transformers(net: Net, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what transformers makes of the same rows: output, conv state and state, one row after another."""
+    qwen = pytest.importorskip("transformers.models.qwen3_5.modeling_qwen3_5")
+    rows = len(net.index)
+    index = net.index.long().cpu()
+    conv = net.conv_state.cpu()[index].float()
+    qkv = qwen.causal_conv1d_update(
+        net.qkv.cpu().float()[:, :, None], conv, net.conv_weight.cpu().float(), None, "silu"
+    )[..., 0]
+    q, k, v = qkv.split([net.key_heads * net.K] * 2 + [net.value_heads * net.V], -1)
+    g = -net.a_log.cpu().exp() * F.softplus(net.a.cpu().float() + net.dt_bias.cpu())
+    out, state = qwen.torch_recurrent_gated_delta_rule(
+        q.view(rows, 1, net.key_heads, net.K),
+        k.view(rows, 1, net.key_heads, net.K),
+        v.view(rows, 1, net.value_heads, net.V),
+        g[:, None],
+        net.b.cpu().float().sigmoid()[:, None],
+        initial_state=net.ssm_state.cpu()[index].float().transpose(-1, -2),
+        output_final_state=True,
+        use_qk_l2norm_in_kernel=True,
+    )
+    out = out[:, 0]
+    if norm:
+        gated = qwen.Qwen3_5RMSNormGated(net.V)
+        gated.weight.data.copy_(net.norm_weight.cpu())
+        out = gated(out, net.z.cpu()).detach()
+    return out, conv, state.transpose(-1, -2)
+
+
+@SHAPES
 @pytest.mark.parametrize("norm", [False, True])
-def test_a_step_matches_transformers(key_heads, value_heads, K, V, norm, device):
+def test_the_float64_reference_matches_transformers(key_heads, value_heads, K, V, norm):
+    net = Net.drawn(key_heads, value_heads, K, V, [3, 8, 1], torch.float32, torch.float32, "cpu")
+    for one, other in zip(net.expected(norm), of_transformers(net, norm), strict=True):
+        assert error(other, one) < 1e-6
+
+
+@SHAPES
+@pytest.mark.parametrize("norm", [False, True])
+def test_a_step_matches_float64(key_heads, value_heads, K, V, norm, device):
     net = Net.drawn(key_heads, value_heads, K, V, [3, 8, 1], torch.float32, torch.float32, device)
     out = torch.full((3, value_heads, V), float("nan"), device=device)
     expected, conv, state = net.expected(norm)
     net.run(out, norm)
-    assert error(out, expected) < 2e-6
-    assert error(net.ssm_state[net.index.long()], state) < 1e-6
+    assert error(out, expected) < FLOAT32_ERROR
+    assert error(net.ssm_state[net.index.long()], state) < FLOAT32_ERROR
     assert error(net.conv_state[net.index.long()], conv) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16])
-def test_half_precision_matches_transformers_in_float32(dtype, state_dtype, device):
+def test_half_precision_matches_float64(dtype, state_dtype, device):
     net = Net.drawn(2, 4, 32, 32, [5, 2], dtype, state_dtype, device)
     out = torch.full((2, 4, 32), float("nan"), dtype=dtype, device=device)
     expected, conv, state = net.expected()
     net.run(out)
     assert error(out, expected) < 4e-3
-    assert error(net.ssm_state[net.index.long()], state) < (1e-6 if state_dtype == torch.float32 else 4e-3)
+    assert error(net.ssm_state[net.index.long()], state) < (FLOAT32_ERROR if state_dtype == torch.float32 else 4e-3)
     assert error(net.conv_state[net.index.long()], conv) == 0
 
 
-def test_steps_one_after_another_match_transformers(device):
+def test_steps_one_after_another_match_float64(device):
     net = Net.drawn(1, 2, 32, 32, [4, 7], torch.float32, torch.float32, device)
     for seed in range(1, 6):
         net.qkv = torch.randn(net.qkv.shape, generator=torch.Generator().manual_seed(seed)).to(device)
         out = torch.empty(2, 2, 32, device=device)
         expected, _, _ = net.expected()
         net.run(out)
-        assert error(out, expected) < 3e-6
+        assert error(out, expected) < FLOAT32_ERROR
 
 
 def test_rows_of_the_sink_store_nothing_and_disturb_no_state(device):
@@ -142,7 +97,7 @@ def test_rows_of_the_sink_store_nothing_and_disturb_no_state(device):
     out = torch.full((4, 2, 32), float("nan"), device=device)
     expected, _, _ = net.expected()
     net.run(out)
-    assert error(out[1], expected[1]) < 2e-6
+    assert error(out[1], expected[1]) < FLOAT32_ERROR
     assert out.isfinite().all()
     torch.testing.assert_close((net.conv_state[others], net.ssm_state[others]), before, rtol=0, atol=0, equal_nan=True)
 
@@ -153,7 +108,7 @@ def test_a_conv_bias_is_added(device):
     out = torch.empty(1, 1, 16, device=device)
     expected, _, _ = net.expected(bias=bias.cpu())
     net.run(out, conv_bias=bias)
-    assert error(out, expected) < 2e-6
+    assert error(out, expected) < FLOAT32_ERROR
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp")  # one over infinity is the zero meant
@@ -164,8 +119,8 @@ def test_gates_saturate(device):
     out = torch.empty(2, 1, 16, device=device)
     expected, _, state = net.expected()
     net.run(out)
-    assert error(out, expected) < 2e-6
-    assert error(net.ssm_state[net.index.long()], state) < 1e-6
+    assert error(out, expected) < FLOAT32_ERROR
+    assert error(net.ssm_state[net.index.long()], state) < FLOAT32_ERROR
 
 
 def test_slices_of_a_fused_projection_and_one_layer_of_a_pool_need_no_copy(device):
@@ -177,7 +132,7 @@ def test_slices_of_a_fused_projection_and_one_layer_of_a_pool_need_no_copy(devic
     net.conv_state, net.ssm_state = conv[:, 1], ssm[:, 1]
     wide = torch.zeros(2, 3, 2, 16, device=device)
     net.run(wide[:, 1])
-    assert error(wide[:, 1], expected) < 2e-6
+    assert error(wide[:, 1], expected) < FLOAT32_ERROR
     assert not conv[:, 0].any()
     assert not ssm[:, 0].any()
 

@@ -1,0 +1,10 @@
+"""Interpret Triton kernels where there is no GPU."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated: before any test imports one

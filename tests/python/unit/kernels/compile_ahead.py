@@ -1,0 +1,112 @@
+"""Compile every kernel for a GPU that is not here: ``python compile_ahead.py cuda 90`` or ``hip gfx942``.
+
+Interpreting does not find what the compiler refuses. A driver that only names its target stands in for the real one,
+and a launch ends after compiling. Prints one line per kernel: name, warps, bytes of shared memory.
+"""
+
+# ruff: noqa: E402  (the package may need a stand-in first)
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from native_free import prepare
+
+prepare()
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+from triton.runtime.jit import JITFunction
+
+from mstar_resident.kernels import gdn_decode, kv_write, prologue
+from mstar_resident.kernels.paged_decode import PagedDecode
+from mstar_resident.layout import Column, KVTable, RowLayout
+
+SEEN = []
+
+
+class Target:
+    """Name a target as the active driver does."""
+
+    def __init__(self, backend: str, arch: str) -> None:
+        self.target = GPUTarget(backend, int(arch) if arch.isdigit() else arch, 32 if backend == "cuda" else 64)
+
+    def get_current_target(self) -> GPUTarget:
+        return self.target
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        return 0
+
+
+def compile_only(launch):
+    """Return a ``JITFunction.run`` that compiles and does not launch."""
+
+    def run(self, *args, grid, warmup, **kwargs):
+        kernel = launch(self, *args, grid=grid, warmup=True, **kwargs)
+        SEEN.append((self.__name__, kernel.metadata.num_warps, kernel.metadata.shared))
+        return kernel
+
+    return run
+
+
+def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+    return torch.zeros(shape, dtype=dtype)
+
+
+def compile_prologue(layout: RowLayout, b: int) -> None:
+    K = layout.cells_per_row
+    prologue.run(
+        layout,
+        zeros(9, layout.narrow_cells, dtype=torch.int64),
+        [zeros(9, pages, dtype=torch.int32) for pages in layout.table_pages],
+        zeros(b * (1 + 2 * K), dtype=torch.int64),
+        [zeros(b, dtype=torch.int32) for _ in layout.tables],
+        [zeros(b, dtype=torch.int64) if table.span else None for table in layout.tables],
+        [zeros(b, dtype=torch.int32 if column.kind == "index" else torch.int64) for column in layout.columns],
+    )
+
+
+def compile_attention(rows: int, heads: int, kv_heads: int, head_dim: int, page_size: int) -> None:
+    q, layer = zeros(rows, heads, head_dim), zeros(5, 2, page_size, kv_heads, head_dim)
+    index = zeros(rows, dtype=torch.int64)
+    decode = PagedDecode(rows, heads, kv_heads, head_dim, page_size, 8192, q.dtype, "cpu", multiprocessors=132)
+    lengths = zeros(rows, dtype=torch.int32)
+    decode.run(q, layer, zeros(9, 4, dtype=torch.int32), index, lengths, torch.zeros_like(q))
+    kv_write.write(layer, q[:, :kv_heads], q[:, :kv_heads], index)
+
+
+def compile_gdn(heads: int, state: torch.dtype, norm: bool) -> None:
+    conv_dim = (2 * 16 + heads) * 128
+    z = zeros(2, heads, 128)
+    gdn_decode.step(
+        zeros(2, conv_dim), zeros(2, heads), zeros(2, heads), zeros(conv_dim, 4), zeros(heads), zeros(heads),
+        zeros(3, conv_dim, 3), zeros(3, heads, 128, 128, dtype=state), zeros(2, dtype=torch.int32), z,
+        z=z if norm else None, norm_weight=zeros(128) if norm else None,
+    )  # fmt: skip
+
+
+def main(backend: str, arch: str) -> None:
+    driver.set_active(Target(backend, arch))
+    JITFunction.run = compile_only(JITFunction.run)
+    own, context = KVTable("own", 128, 2047, 262144), KVTable("context", 48, 30, 1500, span=0)
+    columns = [Column("offset", "position", "own"), Column("state", "index"), Column("heat")]
+    compile_prologue(RowLayout([own], columns), 64)
+    compile_prologue(RowLayout([own, context], columns), 1)
+    compile_prologue(RowLayout([], ["heat"]), 3)
+    compile_attention(1, 8, 2, 256, 128)
+    compile_attention(64, 32, 8, 128, 16)
+    compile_attention(128, 20, 20, 64, 48)
+    compile_gdn(16, torch.float32, norm=True)
+    compile_gdn(32, torch.bfloat16, norm=False)
+    for name, warps, shared in SEEN:
+        print(name, warps, shared)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
