@@ -65,15 +65,21 @@ class Admission:
             if not isinstance(memory, OwnedMemory):
                 self._prefix = memory.prefix = PrefixCache(appending[0].pool)
 
-    def admit(self, request: Request) -> bool:
-        """Give a waiting request a seat, a recurrent index and its context; return whether it got all."""
-        node, seats = self._node, self._node.seats
-        if not seats.free or (node.recurrent is not None and not self.states.free):
-            return False
-        for entry in node.streams.values():
+    def has_place(self) -> bool:
+        """Return whether a request could get a seat and, for a recurrent model, an index."""
+        return bool(self._node.seats.free and (self._node.recurrent is None or self.states.free))
+
+    def has_pages(self, request: Request) -> bool:
+        """Return whether every pool has the pages for a request's prompt or context."""
+        for entry in self._node.streams.values():
             length = len(request.prompt) if entry.span else len(request.context if request.context is not None else ())
             if self._memory.free(entry) < -(-length // entry.pool.page_size):
                 return False
+        return True
+
+    def admit(self, request: Request) -> None:
+        """Give a waiting request a seat, a recurrent index and its context; ask first whether there are any."""
+        node, seats = self._node, self._node.seats
         seats.take(request)
         seat = request.seat
         seats.offset[seat] = request.offset
@@ -86,7 +92,6 @@ class Admission:
         request.filled = request.prompt
         request.state = State.PREFILL
         self._match(request)
-        return True
 
     def release(self, request: Request, reason: str) -> None:
         """End a request, wherever it is, and take back all that it holds."""

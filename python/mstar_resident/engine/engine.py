@@ -224,28 +224,39 @@ class Engine:
 
     def _admit(self) -> None:
         live = self.scheduler.live
-        away = [request for request in live if request.state is State.OFFLOADED]
-        for request in away:
-            if not self.admission.reload(request):
-                return  # what was here before comes before what is new
+        for request in [request for request in live if request.state is State.OFFLOADED]:
+            while not self.admission.reload(request):
+                if not self._drop_idle():
+                    return  # what was here before comes before what is new
             self.scheduler.changed()
         waiting = self.scheduler.waiting
-        while waiting and self.admission.admit(waiting[0]):
+        while waiting and self.admission.has_place():
+            while not self.admission.has_pages(waiting[0]):
+                if not self._drop_idle():
+                    return
+            self.admission.admit(waiting[0])
             live.append(waiting.popleft())
             self.scheduler.changed()
+
+    def _drop_idle(self) -> bool:
+        """Take the pages of an idle request, whose next turn will fill them anew; return whether there was one."""
+        for request in self.scheduler.live:
+            if request.state is State.IDLE and self.seats.stored[request.seat]:
+                self.memory.rewind(request, 0)
+                return True
+        return False
 
     def _give_way(self, plan: StepPlan) -> None:
         """Find pages: in what launched steps have ended and was not read yet, else with a victim."""
         if self._pending:
             self.read()
             return
+        if self._drop_idle():
+            return
         victim = self.scheduler.victim(plan)
         if victim is None:
             raise OutOfPagesError.of("pages", expected="room for one request", got="none", seat=int(plan.seats[0]))
-        if victim.state is State.IDLE:
-            self.memory.rewind(victim, 0)
-        else:
-            self.admission.offload(victim)
+        self.admission.offload(victim)
         self.scheduler.changed()
 
     def _launch(self, plan: StepPlan) -> tuple[Pending, bool]:

@@ -61,17 +61,15 @@ class Scheduler:
     def victim(self, plan: StepPlan) -> Request | None:
         """Return the request that must give its pages up so that ``plan`` can run.
 
-        An idle one if there is one; else the one outside the plan that ran least recently; else the youngest. The
-        oldest request that is not idle keeps its pages, so that it makes progress.
+        The one outside the plan that ran least recently, else the youngest. The oldest that is on the device keeps
+        its pages, so that it makes progress.
         """
-        holding = [request for request in self.live if request.state.holds_pages and self._seats.stored[request.seat]]
-        idle = [request for request in holding if request.state is State.IDLE]
-        if idle:
-            return idle[0]
-        cold = [request for request in holding[1:] if request not in plan.requests]
+        active = [request for request in self.live if request.state in (State.PREFILL, State.DECODE)]
+        holding = [request for request in active[1:] if self._seats.stored[request.seat]]
+        cold = [request for request in holding if request not in plan.requests]
         if cold:
             return min(cold, key=lambda request: int(self._seats.ran[request.seat]))
-        return holding[-1] if len(holding) > 1 else None
+        return holding[-1] if holding else None
 
     def _chunks(self, decode_rows: int) -> list[tuple[Request, int]]:
         # Decode rows never starve prefill: a step has room for one least chunk.

@@ -18,7 +18,10 @@ from mstar_resident.engine.toy import ToyModel
 class OffByKnob(Scenario):
     """The same traffic through all three arms."""
 
-    name, text = "off_by_knob", "knob off: no planner, byte-equal to the host-planned arm; the resident arm says the same"
+    name, text = (
+        "off_by_knob",
+        "knob off: no planner, byte-equal to the host-planned arm; the resident arm says the same",
+    )
     steps: ClassVar[int] = 100
     planning: Planning = "resident"
 

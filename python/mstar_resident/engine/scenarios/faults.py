@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from torch import Tensor
 
 from mstar_resident.engine.view import DecodeView
+from mstar_resident.errors import MissingPageError
 from mstar_resident.lease import Lease
 from mstar_resident.planner import ResidentPlanner
 
@@ -131,7 +132,10 @@ class DroppedStageSent(Fault):
         if any(engine.planner.slot(int(handle)) == 0 for handle in handles):
             return  # not sent yet: the dropped stage's slots were never anyone's
         lease = engine.planner.lease(engine.arm.bucket(len(handles)), "decode", 0)
-        engine.planner.stage(engine.planner.batch(handles), lease)
+        try:
+            engine.planner.stage(engine.planner.batch(handles), lease)
+        except MissingPageError:
+            return  # the engine has not reserved the next step's pages yet
         self._slots = lease.slots.new_tensor([engine.planner.slot(int(handle)) for handle in handles])
 
     def before_prologue(self, planner: ResidentPlanner, lease: Lease) -> bool:

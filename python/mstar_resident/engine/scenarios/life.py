@@ -181,7 +181,10 @@ class FailedSteps(Scenario):
 class FailedRecurrentSteps(FailedSteps):
     """Steps raise after they moved a state in place, so that requests are filled anew."""
 
-    name, text = "failed_recurrent_steps", "a failed step may have moved a recurrent state: its requests are filled anew"
+    name, text = (
+        "failed_recurrent_steps",
+        "a failed step may have moved a recurrent state: its requests are filled anew",
+    )
     recurrent = True
 
     def happened(self, world: World) -> dict[str, bool]:

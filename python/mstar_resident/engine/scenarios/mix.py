@@ -24,7 +24,9 @@ class RandomMix(Scenario):
         append = rng.choice((("kv",), ("kv",), ("near", "far")))
         read_only = rng.choice(((), (), ("context",)))
         short = rng.random() < 0.4
-        pools = {name: PoolConfig(rng.choice((2, 4, 8, 16)), rng.randint(40, 60) if short else 800, 320) for name in append}
+        pools = {
+            name: PoolConfig(rng.choice((2, 4, 8, 16)), rng.randint(40, 60) if short else 800, 320) for name in append
+        }
         pools |= {name: PoolConfig(rng.choice((4, 16)), 400, 64) for name in read_only}
         config = EngineConfig(
             max_batch=4,

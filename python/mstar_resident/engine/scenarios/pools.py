@@ -17,7 +17,10 @@ from mstar_resident.engine.toy import ToyModel
 class TwoPools(Scenario):
     """Two appending pools with different page sizes."""
 
-    name, text = "two_pools", "two appending pools of pages of 4 and 16 tokens, each with lengths and crossings of its own"
+    name, text = (
+        "two_pools",
+        "two appending pools of pages of 4 and 16 tokens, each with lengths and crossings of its own",
+    )
 
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with both."""
@@ -94,7 +97,10 @@ class PlannerOwnedPages(Scenario):
 class PrefixSharing(Scenario):
     """Prompts that begin alike share sealed pages."""
 
-    name, text = "prefix_sharing", "sealed pages of a prompt are shared by those that begin alike, and evicted when short"
+    name, text = (
+        "prefix_sharing",
+        "sealed pages of a prompt are shared by those that begin alike, and evicted when short",
+    )
 
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with a prefix cache that fills its pool."""

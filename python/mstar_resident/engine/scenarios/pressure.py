@@ -64,14 +64,20 @@ class MemoryPressure(Scenario):
 class RecurrentMemoryPressure(MemoryPressure):
     """The same with recurrent states, which travel along."""
 
-    name, text = "recurrent_memory_pressure", "recurrent states are offloaded with their pages and reload at another index"
+    name, text = (
+        "recurrent_memory_pressure",
+        "recurrent states are offloaded with their pages and reload at another index",
+    )
     recurrent = True
 
 
 class RefusedPages(Scenario):
     """Two pools, the second of which is short."""
 
-    name, text = "refused_pages", "the second pool refuses: what the first gave is rolled back, with the stage naming it"
+    name, text = (
+        "refused_pages",
+        "the second pool refuses: what the first gave is rolled back, with the stage naming it",
+    )
 
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine whose second pool is the tight one."""
@@ -93,7 +99,10 @@ class RefusedPages(Scenario):
 class RecurrentStates(Scenario):
     """Fewer recurrent states than seats."""
 
-    name, text = "recurrent", "recurrent indices are reused at once, a full pool holds requests back, a stop refills a turn"
+    name, text = (
+        "recurrent",
+        "recurrent indices are reused at once, a full pool holds requests back, a stop refills a turn",
+    )
 
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine of four states."""

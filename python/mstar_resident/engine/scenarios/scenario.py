@@ -57,5 +57,3 @@ class Scenario:
                 raise
             found = [f"the fault made a step raise {type(error).__name__}: {error}"]
         outcome.add(world.engine, found)
-
-

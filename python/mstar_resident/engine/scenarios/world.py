@@ -33,7 +33,10 @@ class World:
         self.fault = fault
         config = replace(config, check=True, debug=True, dtype=torch.int64, state_dtype=torch.int64)
         self.engine = Engine(
-            model, config, sampler=lambda seats, device: ToySampler(model.vocab_size, seats, device), wrap_runner=self._hook
+            model,
+            config,
+            sampler=lambda seats, device: ToySampler(model.vocab_size, seats, device),
+            wrap_runner=self._hook,
         )
         self.requests: list[Request] = []
         self._turns: dict[Request, list[tuple[Ints, int]]] = {}  # tokens of each turn, outputs before it
@@ -121,7 +124,9 @@ class World:
             for place, (want, got) in enumerate(zip(expected, request.outputs, strict=True)):
                 if want != got:
                     wrong.append(f"token {place} of {request.id}: expected {want}, got {got}")
-            early = [o for o in set(range(len(expected))) - {end - 1 for end in ends} if request.outputs[o] in request.stop]
+            early = [
+                o for o in set(range(len(expected))) - {end - 1 for end in ends} if request.outputs[o] in request.stop
+            ]
             if early or len(request.outputs) > request.max_new:
                 wrong.append(f"{request.id} went on after it should have stopped")
             if request.reason == "length" and len(request.outputs) != request.max_new:
