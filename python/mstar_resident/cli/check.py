@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
+import torch
+
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
 from mstar_resident.cli.record import write_json
 from mstar_resident.engine.scenarios import FAULTS, SCENARIOS, Outcome
@@ -19,6 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", default="0", metavar="S[,S]", help="seeds; A-B is a range (default 0)")
     parser.add_argument("--steps", type=int, metavar="K", help="steps with traffic (default: the scenario's own)")
     parser.add_argument("--inject", metavar="FAULT", help="do this harm once; the run must end in exit 1")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda: decode steps are then captured")
     parser.add_argument("--json", metavar="FILE", help="write the cases as JSON")
     parser.add_argument("--list", action="store_true", help="name scenarios and faults, and do nothing else")
 
@@ -41,11 +44,13 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"no fault is called {arguments.inject!r}; there are {', '.join(FAULTS)}")
     if arguments.steps is not None and arguments.steps < 1:
         raise UsageError(f"--steps: expected at least 1, got {arguments.steps}")
+    if arguments.device != "cpu" and not torch.cuda.is_available():
+        raise UsageError(f"--device {arguments.device}: this machine has no CUDA device")
     good, cases = True, []
     seeds = _seeds(arguments.seed)
     for name in names:
         for seed in seeds:
-            outcome = _run(name, seed, arguments.steps, arguments.inject)
+            outcome = _run(name, seed, arguments)
             _show(outcome, seed)
             good = good and outcome.good
             cases.append(outcome.case())
@@ -54,12 +59,12 @@ def run(arguments: argparse.Namespace) -> int:
     return GOOD if good else MISMATCH
 
 
-def _run(name: str, seed: int, steps: int | None, inject: str | None) -> Outcome:
-    scenario = SCENARIOS[name]()
-    fault = FAULTS[inject]() if inject is not None else None
-    outcome = scenario.run(seed, steps if steps is not None else scenario.steps, fault)
+def _run(name: str, seed: int, arguments: argparse.Namespace) -> Outcome:
+    scenario = SCENARIOS[name](arguments.device)
+    fault = FAULTS[arguments.inject]() if arguments.inject is not None else None
+    outcome = scenario.run(seed, arguments.steps if arguments.steps is not None else scenario.steps, fault)
     if fault is not None and not fault.done:
-        outcome.unmet.append(f"a step that {inject} could harm")
+        outcome.unmet.append(f"a step that {arguments.inject} could harm")
     return outcome
 
 

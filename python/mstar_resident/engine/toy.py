@@ -62,6 +62,11 @@ class ToyModel:
         self.recording = False
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Tokens are its keys and positions its values."""
+        return torch.int64
+
+    @property
     def vocab_size(self) -> int:
         """Number of tokens."""
         return self._vocab
@@ -112,8 +117,9 @@ class ToyModel:
 
     def _attend(self, name: str, paged: PagedKV, device: torch.device) -> Tensor:
         lengths = paged.lengths.to(device).long()
-        # A multiple of the page size, bounded by the table, whatever the length says.
-        columns = min(-(-int(lengths.max()) // paged.page_size), paged.table.shape[1])
+        columns = paged.table.shape[1]
+        if device.type == "cpu":  # elsewhere a graph may record this, which no value may reach the host in
+            columns = min(-(-int(lengths.max()) // paged.page_size), columns)
         pages = paged.table[:, :columns].index_select(0, paged.rows.to(device)).long()
         seen = self._kv[name].view(-1, 2, paged.page_size)[pages]  # [b, columns, 2, page_size]
         token, position = (seen[:, :, part].flatten(1) for part in (0, 1))

@@ -29,7 +29,7 @@ class OffByKnob(Scenario):
         """Build one arm's engine."""
         pools = {"kv": PoolConfig(8, 200, 256)}
         config = EngineConfig(max_batch=4, max_requests=8, recurrent_states=8, planning=self.planning, pools=pools)
-        return World(rng, config, ToyModel(recurrent=True), fault)
+        return self.build(rng, config, ToyModel(recurrent=True), fault)
 
     def before(self, world: World, step: int) -> None:
         """Come and go; chance does not depend on the arm."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from mstar_resident.engine.host_plan import Ragged
-from mstar_resident.engine.program import EagerRunner
+from mstar_resident.engine.program import EagerRunner, Runner
 from mstar_resident.engine.view import DecodeView
 
 
@@ -17,10 +17,11 @@ class HookRunner:
     Attributes:
         flushed: called with a resident step's view after its flush, before its prologue.
         ran: called with the view after its program, before its commit.
-        in_flight: called with ``before``, ``prologue`` or ``after``, in any step; what it raises fails the step.
+        in_flight: called with ``before``, ``prologue`` (not if a graph holds it) or ``after``, in any step; what it
+            raises fails the step.
     """
 
-    def __init__(self, runner: EagerRunner) -> None:
+    def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self.flushed: Callable[[DecodeView], None] = lambda view: None
         self.ran: Callable[[DecodeView], None] = lambda view: None
@@ -29,11 +30,15 @@ class HookRunner:
     def decode(self, view: DecodeView) -> None:
         """Run a decode step."""
         self.in_flight("before")
-        if view.lease is not None and self._runner.planner is not None:
+        if view.lease is not None:
             self.flushed(view)
-            self._runner.planner.prologue(view.lease)
-        self.in_flight("prologue")
-        self._runner.program.decode(view)
+        if isinstance(self._runner, EagerRunner):
+            if view.lease is not None and self._runner.planner is not None:
+                self._runner.planner.prologue(view.lease)
+            self.in_flight("prologue")
+            self._runner.program.decode(view)
+        else:
+            self._runner.decode(view)
         if view.lease is not None:
             self.ran(view)
         self.in_flight("after")

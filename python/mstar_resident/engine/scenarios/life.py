@@ -20,7 +20,7 @@ class Aborts(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine, and abort in flight."""
         config = EngineConfig(max_batch=4, max_requests=12, pools={"kv": PoolConfig(4, 400, 256)})
-        world = World(rng, config, ToyModel(), fault)
+        world = self.build(rng, config, ToyModel(), fault)
 
         def abort(phase: str) -> None:
             if world.live and rng.random() < 0.03:
@@ -50,7 +50,7 @@ class AbortStorm(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine that holds them all."""
         config = EngineConfig(max_batch=16, max_requests=48, pools={"kv": PoolConfig(8, 600, 256)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Storm at each quarter of the run."""
@@ -76,7 +76,7 @@ class RecycledHandles(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine of two rows and three seats."""
         config = EngineConfig(max_batch=2, max_requests=3, pools={"kv": PoolConfig(4, 60, 64)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep more requests waiting than there are seats."""
@@ -96,7 +96,7 @@ class PreplanAbandoned(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with pages of 4, so that dropped stages carry crossings."""
         config = EngineConfig(max_batch=6, max_requests=12, pools={"kv": PoolConfig(4, 300, 512)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Disturb every third step or so, after the step ahead was staged."""
@@ -128,7 +128,7 @@ class Overshoot(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with pages of 4, so that overshoots cross pages."""
         config = EngineConfig(max_batch=6, max_requests=10, pools={"kv": PoolConfig(4, 600, 512)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep sessions going, turn after turn."""
@@ -159,7 +159,7 @@ class FailedSteps(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine, and raise in flight."""
         config = EngineConfig(max_batch=6, max_requests=8, recurrent_states=8, pools={"kv": PoolConfig(4, 600, 512)})
-        world = World(rng, config, ToyModel(recurrent=self.recurrent), fault)
+        world = self.build(rng, config, ToyModel(recurrent=self.recurrent), fault)
 
         def fail(phase: str) -> None:
             if rng.random() < 0.03:

@@ -41,7 +41,7 @@ class RandomMix(Scenario):
             least_resident=0.0 if fault else 0.95,
             pools=pools,
         )
-        world = World(rng, config, ToyModel(append, read_only, recurrent=rng.random() < 0.4), fault)
+        world = self.build(rng, config, ToyModel(append, read_only, recurrent=rng.random() < 0.4), fault)
         #: What fits the smallest pool, with a token to spare.
         self._most = min([entry.max_tokens for entry in world.engine.streams.values() if entry.span]) - 1
 

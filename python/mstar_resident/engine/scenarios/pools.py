@@ -26,7 +26,7 @@ class TwoPools(Scenario):
         """Build an engine with both."""
         pools = {"near": PoolConfig(4, 400, 256), "far": PoolConfig(16, 100, 512)}
         config = EngineConfig(max_batch=6, max_requests=10, pools=pools)
-        return World(rng, config, ToyModel(append=("near", "far")), fault)
+        return self.build(rng, config, ToyModel(append=("near", "far")), fault)
 
     def before(self, world: World, step: int) -> None:
         """Come and go."""
@@ -43,7 +43,7 @@ class ReadOnlyPool(Scenario):
         """Build an engine with both."""
         pools = {"self": PoolConfig(4, 300, 256), "context": PoolConfig(16, 64, 128)}
         config = EngineConfig(max_batch=6, max_requests=8, pools=pools)
-        return World(rng, config, ToyModel(append=("self",), read_only=("context",)), fault)
+        return self.build(rng, config, ToyModel(append=("self",), read_only=("context",)), fault)
 
     def before(self, world: World, step: int) -> None:
         """Come and go, with contexts of any length."""
@@ -59,7 +59,7 @@ class NoTable(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine without pools."""
         config = EngineConfig(max_batch=4, max_requests=8, recurrent_states=8)
-        return World(rng, config, ToyModel(append=(), recurrent=True), fault)
+        return self.build(rng, config, ToyModel(append=(), recurrent=True), fault)
 
     def before(self, world: World, step: int) -> None:
         """Come and go."""
@@ -81,7 +81,7 @@ class PlannerOwnedPages(Scenario):
             prefix_cache=True,
             pools={"kv": PoolConfig(4, 60, 128)},
         )
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Submit prompts, half of which continue another's beginning."""
@@ -105,7 +105,7 @@ class PrefixSharing(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with a prefix cache that fills its pool."""
         config = EngineConfig(max_batch=6, max_requests=10, prefix_cache=True, pools={"kv": PoolConfig(4, 80, 128)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Submit prompts, half of which continue another's beginning."""

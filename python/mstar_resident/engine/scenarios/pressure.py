@@ -21,7 +21,7 @@ class SlotPressure(Scenario):
         config = EngineConfig(
             max_batch=4, max_requests=24, order="turns", token_budget=400, pools={"kv": PoolConfig(8, 600, 256)}
         )
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep all seats taken."""
@@ -44,7 +44,7 @@ class MemoryPressure(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine whose pool holds about two requests."""
         config = EngineConfig(max_batch=4, max_requests=6, recurrent_states=6, pools={"kv": PoolConfig(4, 10, 40)})
-        return World(rng, config, ToyModel(recurrent=self.recurrent), fault)
+        return self.build(rng, config, ToyModel(recurrent=self.recurrent), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep five requests going."""
@@ -83,7 +83,7 @@ class RefusedPages(Scenario):
         """Build an engine whose second pool is the tight one."""
         pools = {"wide": PoolConfig(2, 200, 80), "tight": PoolConfig(4, 16, 64)}
         config = EngineConfig(max_batch=4, max_requests=6, pools=pools)
-        return World(rng, config, ToyModel(append=("wide", "tight")), fault)
+        return self.build(rng, config, ToyModel(append=("wide", "tight")), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep five requests going."""
@@ -107,7 +107,7 @@ class RecurrentStates(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine of four states."""
         config = EngineConfig(max_batch=4, max_requests=8, recurrent_states=4, pools={"kv": PoolConfig(8, 300, 512)})
-        return World(rng, config, ToyModel(recurrent=True), fault)
+        return self.build(rng, config, ToyModel(recurrent=True), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep requests waiting, some of them sessions."""

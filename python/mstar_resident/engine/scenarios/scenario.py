@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import ClassVar
 
+from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import ResidencyError
 from mstar_resident.engine.scenarios.faults import Fault
 from mstar_resident.engine.scenarios.outcome import Outcome
 from mstar_resident.engine.scenarios.world import World
+from mstar_resident.engine.toy import ToyModel
 
 
 class Scenario:
@@ -17,6 +20,9 @@ class Scenario:
     name: ClassVar[str]
     text: ClassVar[str]
     steps: ClassVar[int] = 150
+
+    def __init__(self, device: str = "cpu") -> None:
+        self._device = device
 
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build the engine."""
@@ -38,6 +44,10 @@ class Scenario:
         if fault is None and steps >= self.steps:
             outcome.unmet += [what for what, happened in self.happened(world).items() if not happened]
         return outcome
+
+    def build(self, rng: random.Random, config: EngineConfig, model: ToyModel, fault: Fault | None) -> World:
+        """Build an engine on the scenario's device; on a GPU its decode steps are captured."""
+        return World(rng, replace(config, device=self._device), model, fault)
 
     def play(self, world: World, steps: int, outcome: Outcome) -> None:
         """Run one world to its end and add what came of it."""

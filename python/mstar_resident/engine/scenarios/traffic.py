@@ -22,7 +22,7 @@ class Steady(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with pages of 16."""
         config = EngineConfig(max_batch=4, max_requests=8, pools={"kv": PoolConfig(16, 512, 2048)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep four requests going."""
@@ -43,7 +43,7 @@ class RaggedCrossings(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with pages of 4."""
         config = EngineConfig(max_batch=8, max_requests=8, pools={"kv": PoolConfig(4, 2000, 1024)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Keep seven requests going, so that the bucket is padded."""
@@ -65,7 +65,7 @@ class JoinLeave(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with pages of 8."""
         config = EngineConfig(max_batch=8, max_requests=16, pools={"kv": PoolConfig(8, 400, 512)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Submit a request every few steps."""
@@ -86,7 +86,7 @@ class ChunkedPrefill(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with the usual budget."""
         config = EngineConfig(max_batch=4, max_requests=8, pools={"kv": PoolConfig(16, 512, 1024)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Submit long prompts now and then."""
@@ -108,7 +108,7 @@ class MixedSteps(Scenario):
         config = EngineConfig(
             max_batch=8, max_requests=16, token_budget=24, min_chunk=8, pools={"kv": PoolConfig(4, 800, 512)}
         )
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Submit prompts of one to several chunks."""
@@ -129,7 +129,7 @@ class ImagePositions(Scenario):
     def world(self, rng: random.Random, fault: Fault | None) -> World:
         """Build an engine with the usual budget."""
         config = EngineConfig(max_batch=4, max_requests=8, pools={"kv": PoolConfig(16, 512, 1024)})
-        return World(rng, config, ToyModel(), fault)
+        return self.build(rng, config, ToyModel(), fault)
 
     def before(self, world: World, step: int) -> None:
         """Submit prompts with images, and some without."""

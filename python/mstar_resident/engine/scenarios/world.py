@@ -12,7 +12,7 @@ from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.oracle import Oracle
 from mstar_resident.engine.pages import Ints
-from mstar_resident.engine.program import EagerRunner
+from mstar_resident.engine.program import Runner
 from mstar_resident.engine.request import Request, Sampling, State
 from mstar_resident.engine.scenarios.faults import Fault
 from mstar_resident.engine.scenarios.hooks import HookRunner
@@ -38,6 +38,7 @@ class World:
             sampler=lambda seats, device: ToySampler(model.vocab_size, seats, device),
             wrap_runner=self._hook,
         )
+        self.engine.capture()
         self.requests: list[Request] = []
         self._turns: dict[Request, list[tuple[Ints, int]]] = {}  # tokens of each turn, outputs before it
         planner = self.engine.planner
@@ -149,6 +150,6 @@ class World:
             left |= {"held slots": stats.slots_held, "cooling slots": stats.slots_cooling}
         return [f"{count} {what} were never given back" for what, count in left.items() if count]
 
-    def _hook(self, runner: EagerRunner) -> HookRunner:
+    def _hook(self, runner: Runner) -> HookRunner:
         self.runner = HookRunner(runner)
         return self.runner
