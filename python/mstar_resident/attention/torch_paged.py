@@ -107,7 +107,7 @@ def _decode_rows(q: Tensor, kv_layer: Tensor, paged: PagedKV) -> Tensor:
     lengths: list[int] = paged.lengths.tolist()
     for i, (row, length) in enumerate(zip(rows, lengths, strict=True)):
         k, v = _gather(kv_layer, paged, row, length)
-        out[i] = F.scaled_dot_product_attention(grouped[i], k, v)
+        out[i : i + 1] = F.scaled_dot_product_attention(grouped[i : i + 1], k[None], v[None])
     return out.view(b, heads, head_dim)
 
 

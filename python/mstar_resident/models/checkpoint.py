@@ -14,7 +14,7 @@ from torch import Tensor
 
 from mstar_resident.models.base import CheckpointError
 
-Init = Literal["matrix", "embedding", "ones", "zeros", "small", "decay", "step"]
+Init = Literal["matrix", "residual", "embedding", "ones", "signs", "small", "flips", "decay", "step"]
 
 DTYPES = {
     "F64": torch.float64,
@@ -58,6 +58,9 @@ class SeededWeights:
     """Draw every tensor from a seed and its name, so that neither order nor a subset changes a tensor.
 
     The draws are of the device's own generator: equal seeds give equal weights on one device, not across devices.
+    The layers add to the embeddings about as much as those are ("residual"), so that rounding errors stay small, and
+    the last norm turns the sign of half its channels ("signs", "flips"), so that a decoder with tied embeddings does
+    not repeat its last token.
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
@@ -78,12 +81,17 @@ class SeededWeights:
         match init:
             case "matrix":
                 return draw(0.0, math.prod(shape[1:]) ** -0.5)
-            case "embedding" | "small":
-                return draw(0.0, 0.02 if init == "embedding" else 0.1)
+            case "residual":
+                return draw(0.0, 0.006 * math.prod(shape[1:]) ** -0.5)
+            case "embedding":
+                return draw(0.0, 0.02)
+            case "small":
+                return draw(0.0, 0.1)
             case "ones":
                 return draw(1.0, 0.1)
-            case "zeros":
-                return torch.zeros(shape, device=self._device)
+            case "signs" | "flips":
+                sign = draw(0.0, 1.0).sign_()
+                return sign if init == "signs" else sign - 1.0
             case "decay":
                 return uniform(0.01, 16.0).log_()
             case "step":

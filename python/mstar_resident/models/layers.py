@@ -7,14 +7,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Scale ``x [..., d]`` to unit mean square over its last dimension, times ``weight [d]``.
+def rms_norm(x: Tensor, weight: Tensor, eps: float, dtype: torch.dtype) -> Tensor:
+    """Scale ``x [t, d]`` to unit mean square over its last dimension, times ``weight [d]``; both fp32.
 
-    A weight of ``x``'s dtype is applied in it; an fp32 weight on 16-bit values is applied in fp32, then rounded once.
+    The sum of a decoder's layers stays in fp32, and each layer reads it rounded once, to ``dtype``.
     """
-    if x.dtype == weight.dtype:
-        return F.rms_norm(x, (x.shape[-1],), weight, eps)
-    return F.rms_norm(x.float(), (x.shape[-1],), weight, eps).to(x.dtype)
+    return F.rms_norm(x, (x.shape[-1],), weight, eps).to(dtype)
 
 
 def head_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LlamaLayer:
-    """Hold one layer's packed weights, model dtype except the head norms (fp32)."""
+    """Hold one layer's packed weights; norms in fp32, the rest in the model's dtype."""
 
     attention_norm: Tensor
     qkv: Tensor
@@ -61,35 +61,35 @@ class Llama:
         def get(name: str, *shape: int, init: Init = "matrix", to: torch.dtype = dtype) -> Tensor:
             return weights.get(name, shape, init).to(device=device, dtype=to)
 
+        def packed(names: dict[str, int], at: str, *shape: int, init: Init = "matrix") -> Tensor:
+            return torch.cat([get(at.format(name), size, *shape, init=init) for name, size in names.items()])
+
+        def norm(name: str, size: int = c.hidden_size, init: Init = "ones") -> Tensor:
+            return get(f"{name}.weight", size, init=init, to=torch.float32)
+
         def layer(i: int) -> LlamaLayer:
-            at, mlp = f"model.layers.{i}.self_attn", f"model.layers.{i}.mlp"
+            at, mlp = f"model.layers.{i}", f"model.layers.{i}.mlp"
             sizes = {"q": c.heads * c.head_dim, "k": c.kv_heads * c.head_dim, "v": c.kv_heads * c.head_dim}
-            norms = {"q": c.heads, "k": c.kv_heads} if c.head_norms else {}
+            qkv, head_norms = f"{at}.self_attn.{{}}_proj", None
+            if c.head_norms:
+                norms = {n: norm(f"{at}.self_attn.{n}_norm", c.head_dim) for n in ("q", "k")}
+                head_norms = torch.cat((norms["q"].expand(c.heads, -1), norms["k"].expand(c.kv_heads, -1)))
             return LlamaLayer(
-                attention_norm=get(f"model.layers.{i}.input_layernorm.weight", c.hidden_size, init="ones"),
-                qkv=torch.cat([get(f"{at}.{n}_proj.weight", size, c.hidden_size) for n, size in sizes.items()]),
-                qkv_bias=torch.cat([get(f"{at}.{n}_proj.bias", size, init="small") for n, size in sizes.items()])
-                if c.qkv_bias
-                else None,
-                head_norms=torch.cat(
-                    [
-                        get(f"{at}.{n}_norm.weight", c.head_dim, init="ones", to=torch.float32).expand(count, -1)
-                        for n, count in norms.items()
-                    ]
-                )
-                if norms
-                else None,
-                out=get(f"{at}.o_proj.weight", c.hidden_size, sizes["q"]),
-                mlp_norm=get(f"model.layers.{i}.post_attention_layernorm.weight", c.hidden_size, init="ones"),
-                gate_up=torch.cat(
-                    [get(f"{mlp}.{n}_proj.weight", c.intermediate_size, c.hidden_size) for n in ("gate", "up")]
+                attention_norm=norm(f"{at}.input_layernorm"),
+                qkv=packed(sizes, f"{qkv}.weight", c.hidden_size),
+                qkv_bias=packed(sizes, f"{qkv}.bias", init="small") if c.qkv_bias else None,
+                head_norms=head_norms,
+                out=get(f"{at}.self_attn.o_proj.weight", c.hidden_size, sizes["q"], init="residual"),
+                mlp_norm=norm(f"{at}.post_attention_layernorm"),
+                gate_up=packed(
+                    dict.fromkeys(("gate", "up"), c.intermediate_size), mlp + ".{}_proj.weight", c.hidden_size
                 ),
-                down=get(f"{mlp}.down_proj.weight", c.hidden_size, c.intermediate_size),
+                down=get(f"{mlp}.down_proj.weight", c.hidden_size, c.intermediate_size, init="residual"),
             )
 
         self._embeddings = get("model.embed_tokens.weight", c.vocab_size, c.hidden_size, init="embedding")
         self._layers = [layer(i) for i in range(c.layers)]
-        self._norm = get("model.norm.weight", c.hidden_size, init="ones")
+        self._norm = norm("model.norm", init="signs")
         self._head = self._embeddings if c.tie_embeddings else get("lm_head.weight", c.vocab_size, c.hidden_size)
 
     @classmethod
@@ -144,11 +144,11 @@ class Llama:
         inputs = on_host(inputs)
         eps = self.config.rms_eps
         angles = self._rope.angles(inputs.positions)
-        x = F.embedding(inputs.tokens, self._embeddings)
+        x = F.embedding(inputs.tokens, self._embeddings).float()
         for pool, w in zip(self._pool, self._layers, strict=True):
-            x = x + self._attend(rms_norm(x, w.attention_norm, eps), w, pool, inputs, angles)
-            x = x + F.linear(swiglu(F.linear(rms_norm(x, w.mlp_norm, eps), w.gate_up)), w.down)
-        return F.linear(rms_norm(last_tokens(x, inputs.query_start), self._norm, eps), self._head)
+            x = x + self._attend(rms_norm(x, w.attention_norm, eps, self.dtype), w, pool, inputs, angles)
+            x = x + F.linear(swiglu(F.linear(rms_norm(x, w.mlp_norm, eps, self.dtype), w.gate_up)), w.down)
+        return F.linear(rms_norm(last_tokens(x, inputs.query_start), self._norm, eps, self.dtype), self._head)
 
     def _attend(
         self, x: Tensor, w: LlamaLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
