@@ -20,6 +20,7 @@ from mstar_resident.layout import Column, KVTable, RowLayout  # noqa: E402
 from ..unit.kernels.attention_cases import TOLERANCE, relative_error  # noqa: E402
 from ..unit.kernels.gdn_cases import Net, error  # noqa: E402
 from ..unit.kernels.prologue_cases import LAYOUTS, Case, assert_equal  # noqa: E402
+from ..unit.kernels.test_fused_norm_rope import *  # noqa: E402, F403
 from ..unit.kernels.test_gdn_decode import *  # noqa: E402, F403
 from ..unit.kernels.test_kv_write import *  # noqa: E402, F403
 from ..unit.kernels.test_paged_decode import *  # noqa: E402, F403
@@ -185,8 +186,8 @@ def test_gdn_of_production_shapes_matches_float64(state_dtype, value_heads, norm
     net.run(out, norm)
     live = [i for i, at in enumerate(index) if at]
     at = net.index.long()[live]
-    assert error(out[live], expected[live]) < 4e-3
-    assert error(net.ssm_state[at], state[live]) < (1e-5 if state_dtype == torch.float32 else 4e-3)
+    assert error(out[live], expected[live]) < 5e-3
+    assert error(net.ssm_state[at], state[live]) < (1e-5 if state_dtype == torch.float32 else 5e-3)
     assert error(net.conv_state[at], conv[live]) == 0
     assert out.isfinite().all()
     torch.testing.assert_close((net.conv_state[others], net.ssm_state[others]), before, rtol=0, atol=0, equal_nan=True)
@@ -202,5 +203,5 @@ def test_a_captured_gdn_step_follows_its_index_and_its_states():
         net.qkv.copy_(torch.randn(net.qkv.shape, generator=torch.Generator().manual_seed(seed)))
         expected, _, state = net.expected()
         graph.replay()
-        assert error(out[:2], expected[:2]) < 4e-3
+        assert error(out[:2], expected[:2]) < 5e-3
         assert error(net.ssm_state[net.index.long()[:2]], state[:2]) < 1e-5

@@ -21,7 +21,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
-from mstar_resident.kernels import gdn_decode, kv_write, prologue
+from mstar_resident.kernels import fused_norm_rope, gdn_decode, kv_write, prologue
 from mstar_resident.kernels.paged_decode import PagedDecode
 from mstar_resident.layout import Column, KVTable, RowLayout
 
@@ -91,6 +91,17 @@ def compile_gdn(heads: int, state: torch.dtype, norm: bool) -> None:
     )  # fmt: skip
 
 
+def compile_pointwise(heads: int, kv_heads: int, head_dim: int, rotary: int) -> None:
+    size, float32 = heads * head_dim, torch.float32
+    x, h, out = zeros(2, size, dtype=float32), zeros(2, size), zeros(2, size)
+    fused_norm_rope.add_rms_norm(x, h, zeros(size, dtype=float32), 1e-6, out)
+    fused_norm_rope.gate(h, h, out, silu=True)
+    packed, norms = zeros(2, heads + 2 * kv_heads, head_dim), zeros(heads + kv_heads, head_dim, dtype=float32)
+    angles = (zeros(2, 1, rotary, dtype=float32),) * 2
+    layer, loc = zeros(3, 2, 16, kv_heads, head_dim), zeros(2, dtype=torch.int64)
+    fused_norm_rope.norm_rope_write(packed, norms, 1e-6, angles, zeros(2, heads, head_dim), layer, loc)
+
+
 def main(backend: str, arch: str) -> None:
     driver.set_active(Target(backend, arch))
     JITFunction.run = compile_only(JITFunction.run)
@@ -104,6 +115,8 @@ def main(backend: str, arch: str) -> None:
     compile_attention(128, 20, 20, 64, 48)
     compile_gdn(16, torch.float32, norm=True)
     compile_gdn(32, torch.bfloat16, norm=False)
+    compile_pointwise(8, 2, 256, 64)
+    compile_pointwise(9, 3, 64, 64)
     for name, warps, shared in SEEN:
         print(name, warps, shared)
 

@@ -74,8 +74,8 @@ def test_half_precision_matches_float64(dtype, state_dtype, device):
     out = torch.full((2, 4, 32), float("nan"), dtype=dtype, device=device)
     expected, conv, state = net.expected()
     net.run(out)
-    assert error(out, expected) < 4e-3
-    assert error(net.ssm_state[net.index.long()], state) < (FLOAT32_ERROR if state_dtype == torch.float32 else 4e-3)
+    assert error(out, expected) < 5e-3
+    assert error(net.ssm_state[net.index.long()], state) < (FLOAT32_ERROR if state_dtype == torch.float32 else 5e-3)
     assert error(net.conv_state[net.index.long()], conv) == 0
 
 
