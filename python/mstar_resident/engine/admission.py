@@ -146,12 +146,16 @@ class Admission:
         self._node.seats.stored[request.seat] = length
 
     def refill(self, request: Request) -> None:
-        """Have a request's tokens stored anew, from the first: its recurrent state is not to be trusted."""
+        """Have a request's tokens stored anew, from the first: its recurrent state is not to be trusted.
+
+        An idle request waits for its next turn with that.
+        """
         self._memory.rewind(request, 0)
         self._node.seats.epoch[request.seat] += 1
         self._node.seats.launched[request.seat] = len(request.outputs)
-        request.filled = request.tokens()
-        request.state = State.PREFILL
+        if request.state is not State.IDLE:
+            request.filled = request.tokens()
+            request.state = State.PREFILL
         self._counters.refills += 1
 
     def sealed(self, request: Request) -> None:

@@ -328,11 +328,14 @@ class Engine:
         """Undo a step that raised: read what was launched before, then put its rows back as they were."""
         self._failures += 1
         self.counters.failed_steps += 1
+        rows = [plan.requests[i] for i in np.flatnonzero(self.seats.alive(plan.seats, plan.epochs))]
         self.read()
         self.scheduler.changed()
-        for i in np.flatnonzero(self.seats.alive(plan.seats, plan.epochs)).tolist():
-            request = plan.requests[i]
+        for request in rows:
+            if request.state is State.DONE:
+                continue
             if self.node.recurrent is not None:
-                self.admission.refill(request)  # the step may have moved its state in place
+                # The step may have moved its state in place, also that of a request that was found to have stopped.
+                self.admission.refill(request)
             elif request.outputs:
                 self.program.last[request.seat] = request.outputs[-1]

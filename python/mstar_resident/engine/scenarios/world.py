@@ -100,13 +100,13 @@ class World:
         self.engine.step()
 
     def drain(self) -> None:
-        """Run until nothing is left to do, then end what is idle."""
+        """Run until nothing is left to do; what turns idle is ended, since others may wait for what it holds."""
         for _ in range(20_000):
+            for request in self.idle:
+                self.engine.abort(request, "closed")
             self.step()
-            if not self.engine.busy:
+            if not self.engine.busy and not self.idle:
                 break
-        for request in self.idle:
-            self.engine.abort(request, "closed")
 
     def wrong(self) -> list[str]:
         """Return what differs from the oracle, and what the engine should have given back and has not."""
