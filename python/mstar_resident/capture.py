@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
+from mstar_resident import _core
 from mstar_resident.errors import InvariantError, LayoutError
 from mstar_resident.lease import Lease
 from mstar_resident.planner import ResidentPlanner
@@ -64,6 +65,7 @@ class CapturedResidentStep(Generic[Output]):
         self._planner = planner
         self._forward = forward
         self._graph: torch.cuda.CUDAGraph | None = None
+        self._graph_exec = 0
         was_zero = planner.store.is_zero()
         self.output: Output
         if planner.device.type == "cuda":
@@ -82,14 +84,38 @@ class CapturedResidentStep(Generic[Output]):
         Raises:
             InvariantError: in debug mode, a buffer is no longer where the graph recorded it.
         """
-        if self._planner.debug and self._current_addresses() != self._addresses:
-            raise InvariantError.of(
-                "addresses", expected=self._addresses, got=self._current_addresses(), lease=self.lease.key
-            )
+        if self._planner.debug:
+            self._check_addresses()
         if self._graph is not None:
             self._graph.replay()
         else:
             self._run()
+
+    def launch(self, stage: _core.Stage, cuda_stream: int) -> int:
+        """Flush a stage and launch the graph behind it, in one call of the native module; returns the copies issued.
+
+        The same as ``planner.flush(stage, cuda_stream)`` and :meth:`replay`, for a forward that draws no random
+        numbers from torch's generators: their offsets move in ``replay`` alone.
+
+        Raises:
+            StageDroppedError: the stage was dropped.
+            InvariantError: in debug mode, a buffer is no longer where the graph recorded it.
+        """
+        if self._planner.debug:
+            self._check_addresses()
+        if self._graph_exec:
+            return self._planner.launch(stage, self._graph_exec, cuda_stream)
+        copies = self._planner.flush(stage, cuda_stream)
+        if self._graph is not None:
+            self._graph.replay()
+        else:
+            self._run()
+        return copies
+
+    def _check_addresses(self) -> None:
+        now = self._current_addresses()
+        if now != self._addresses:
+            raise InvariantError.of("addresses", expected=self._addresses, got=now, lease=self.lease.key)
 
     def _run(self) -> None:
         self._planner.prologue(self.lease)
@@ -109,6 +135,8 @@ class CapturedResidentStep(Generic[Output]):
         graph.replay()
         torch.cuda.synchronize(device)
         self._graph = graph
+        # An older torch does not tell the address; launch then replays through torch.
+        self._graph_exec = graph.raw_cuda_graph_exec() if hasattr(graph, "raw_cuda_graph_exec") else 0
 
     def _current_addresses(self) -> tuple[int, ...]:
         return (*self._planner.store.addresses(), *self.lease.addresses())

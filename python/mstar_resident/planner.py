@@ -51,6 +51,8 @@ class ResidentPlanner(PlannerRequests):
 
     #: Issue a stage's copies on a CUDA stream (0 on a CPU); returns the copies issued.
     flush: Callable[[_core.Stage, int], int]
+    #: Flush a stage and launch an instantiated CUDA graph (its address) behind it; returns the copies issued.
+    launch: Callable[[_core.Stage, int, int], int]
     #: Make a launched step's effect final: streams and mirrors advance by the span.
     commit: Callable[[_core.Stage], None]
     #: Retire a step that raised after its first copy; returns the handles whose step failed.
@@ -106,6 +108,7 @@ class ResidentPlanner(PlannerRequests):
         self._store_arguments = (layout, self.store.narrow, list(self.store.tables.values()))
 
         self.flush = self._core.flush
+        self.launch = self._core.launch
         self.drop = self._core.drop
         self.commit = self._checked_commit if debug else self._core.commit
         self.fail = self._checked_fail if debug else self._core.fail

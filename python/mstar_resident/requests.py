@@ -102,7 +102,7 @@ class PlannerRequests:
         self._core.unset_column(self._column(column), as_int64(handles, "handles"))
 
     def mark_stale(self, handles: Ints) -> None:
-        """Mark rows for a whole rewrite: something outside these calls may have changed their streams or cells.
+        """Mark rows for a whole rewrite: their streams changed untold, or something else wrote used cells.
 
         Raises:
             UnknownHandleError: nothing changed.

@@ -6,7 +6,6 @@ compares what their steps read; then each is timed alone; then they are compared
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -155,7 +154,6 @@ def run_case(case: str, rows: int, steps: int) -> dict[str, Any]:
     Raises:
         WrongAnswer: the planners differ, before or after the timing.
     """
-    logging.getLogger("mstar_resident").addFilter(_quiet)
     work = Workload(case, rows)
     work.compare(0, CHECKED_STEPS)
     begin = work.planner.stats().bytes - work.rewind_bytes
@@ -191,7 +189,3 @@ def missed_bounds(cases: list[dict[str, Any]]) -> list[str]:
     if {1, 256} <= set(steady) and steady[256]["core_ns_p50"] > 2 * steady[1]["core_ns_p50"]:
         missed.append("steady at 256 rows: the core takes more than twice as long as at 1 row")
     return missed
-
-
-def _quiet(record: logging.LogRecord) -> bool:
-    return record.levelno > logging.INFO
