@@ -29,9 +29,10 @@ def of_transformers(net: Net, norm: bool) -> tuple[Tensor, Tensor, Tensor]:
     )[..., 0]
     q, k, v = qkv.split([net.key_heads * net.K] * 2 + [net.value_heads * net.V], -1)
     g = -net.a_log.cpu().exp() * F.softplus(net.a.cpu().float() + net.dt_bias.cpu())
+    shared = net.value_heads // net.key_heads  # not every version of the function shares key heads by itself
     out, state = qwen.torch_recurrent_gated_delta_rule(
-        q.view(rows, 1, net.key_heads, net.K),
-        k.view(rows, 1, net.key_heads, net.K),
+        q.view(rows, 1, net.key_heads, net.K).repeat_interleave(shared, 2),
+        k.view(rows, 1, net.key_heads, net.K).repeat_interleave(shared, 2),
         v.view(rows, 1, net.value_heads, net.V),
         g[:, None],
         net.b.cpu().float().sigmoid()[:, None],

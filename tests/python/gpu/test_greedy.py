@@ -1,0 +1,51 @@
+"""Greedy tokens of both arms on the shapes of hybrid decoders, one request at a time."""
+
+from __future__ import annotations
+
+import statistics
+
+import numpy as np
+import pytest
+import torch
+
+from mstar_resident.attention.triton_split import TritonAttention
+from mstar_resident.engine.config import EngineConfig, PoolConfig
+from mstar_resident.engine.engine import Engine
+from mstar_resident.engine.request import Request
+from mstar_resident.models.gdn_triton import TritonGatedDelta
+from mstar_resident.models.qwen35 import SHAPES, Qwen35
+
+NEW = 128
+
+
+@pytest.mark.parametrize("shape", ["0.8b", "2b"])
+def test_hybrid_shapes_answer_the_same_in_both_arms(shape: str) -> None:
+    model = Qwen35.seeded(
+        SHAPES[shape], 11, device="cuda", dtype=torch.bfloat16, attention=TritonAttention(), delta=TritonGatedDelta()
+    )
+    draw = np.random.default_rng(4)
+    prompts = [draw.integers(1, model.vocab_size, int(draw.integers(4, 60))) for _ in range(32)]
+    answers = {}
+    for planning in ("resident", "host"):
+        config = EngineConfig(
+            max_batch=1,
+            max_requests=4,
+            recurrent_states=4,
+            pools={"kv": PoolConfig(16, 64, 512)},
+            device="cuda",
+            dtype=torch.bfloat16,
+            planning=planning,  # type: ignore[arg-type]
+            shadow=planning == "resident",
+        )
+        engine = Engine(model, config)
+        engine.capture()
+        requests = [Request(str(number), prompt, NEW) for number, prompt in enumerate(prompts)]
+        for request in requests:
+            engine.add(request)
+            engine.run()
+        answers[planning] = [request.outputs for request in requests]
+        assert engine.counters.mismatches == []
+        if planning == "resident":
+            assert engine.counters.resident_steps == engine.counters.decode_steps >= 32 * (NEW - 1)
+    assert answers["resident"] == answers["host"]
+    assert statistics.median(len(set(tokens)) for tokens in answers["resident"]) >= 32
