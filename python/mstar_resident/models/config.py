@@ -141,6 +141,43 @@ class Qwen35Config:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WhisperConfig:
+    """Describe Whisper's text decoder; the defaults are large-v3's."""
+
+    vocab_size: int = 51_866
+    hidden_size: int = 1280
+    layers: int = 32
+    heads: int = 20
+    intermediate_size: int = 5120
+    max_positions: int = 448
+    max_context: int = 1500
+    eos_token_ids: tuple[int, ...] = ()
+
+    @classmethod
+    def from_json(cls, config: dict[str, Any]) -> WhisperConfig:
+        """Read a config.json's fields.
+
+        Raises CheckpointError: another kind of model, an activation other than gelu, or scaled embeddings.
+        """
+        if config.get("model_type") != "whisper":
+            raise CheckpointError.of("model_type", expected="whisper", got=config.get("model_type"))
+        if config.get("activation_function", "gelu") != "gelu":
+            raise CheckpointError.of("activation_function", expected="gelu", got=config["activation_function"])
+        if config.get("scale_embedding"):
+            raise CheckpointError.of("scale_embedding", expected=False, got=True)
+        return cls(
+            vocab_size=int(config["vocab_size"]),
+            hidden_size=int(config["d_model"]),
+            layers=int(config["decoder_layers"]),
+            heads=int(config["decoder_attention_heads"]),
+            intermediate_size=int(config["decoder_ffn_dim"]),
+            max_positions=int(config["max_target_positions"]),
+            max_context=int(config["max_source_positions"]),
+            eos_token_ids=token_ids(config.get("eos_token_id")),
+        )
+
+
 def read_config(directory: Path | str) -> dict[str, Any]:
     """Return a checkpoint directory's config.json. Raises CheckpointError: it has none."""
     file = Path(directory) / "config.json"

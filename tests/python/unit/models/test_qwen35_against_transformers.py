@@ -12,10 +12,12 @@ from torch import Tensor
 
 from mstar_resident.errors import LayoutError
 from mstar_resident.models.base import CheckpointError
-from mstar_resident.models.checkpoint import Init, MappingWeights, SeededWeights
+from mstar_resident.models.checkpoint import MappingWeights
 from mstar_resident.models.config import Qwen35Config
 from mstar_resident.models.qwen35 import SHAPES, Qwen35
 from mstar_resident.models.rope import RopeConfig
+
+from .recorded import Recorded
 
 transformers = pytest.importorskip("transformers")
 
@@ -58,18 +60,6 @@ def their_config(c: Qwen35Config) -> Any:
             "mrope_interleaved": True,
         },
     )
-
-
-class Recorded(SeededWeights):
-    """Draw weights and keep them under their names."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.tensors: dict[str, Tensor] = {}
-
-    def get(self, name: str, shape: tuple[int, ...], init: Init = "matrix") -> Tensor:
-        self.tensors[name] = super().get(name, shape, init)
-        return self.tensors[name]
 
 
 def pair(config: Qwen35Config, seed: int = 0) -> tuple[Any, Qwen35]:
@@ -139,7 +129,7 @@ def test_logits_match_transformers_at_the_full_depth_of_08b(
 def test_logits_match_transformers_at_larger_widths(
     name: str, steps: Callable[..., Any], error: Callable[..., float]
 ) -> None:
-    worst = worst_error(replace(SHAPES[name], layers=4, vocab_size=4096), [24, 18, 22], steps, error)
+    worst = worst_error(replace(SHAPES[name], layers=4, vocab_size=4096), [24, 18, 30], steps, error)
     print(f"{name}, 4 layers, vocabulary 4096: relative error {worst:.1e}")
     assert worst <= 1e-4
 
