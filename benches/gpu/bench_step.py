@@ -110,9 +110,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     cases = [
-        run(int(rows), arguments.steps, case)
-        for case in ("steady", "join_leave")
-        for rows in arguments.rows.split(",")
+        run(int(rows), arguments.steps, case) for case in ("steady", "join_leave") for rows in arguments.rows.split(",")
     ]
     for case in cases:
         print(json.dumps(case))
