@@ -79,7 +79,7 @@ class PlannerOwnedPages(Scenario):
             max_requests=10,
             pages_owner="planner",
             prefix_cache=True,
-            pools={"kv": PoolConfig(4, 60, 128)},
+            pools={"kv": PoolConfig(4, 44, 128)},
         )
         return self.build(rng, config, ToyModel(), fault)
 

@@ -27,7 +27,7 @@ class Steady(Scenario):
     def before(self, world: World, step: int) -> None:
         """Keep four requests going."""
         if len(world.live) < 4:
-            world.submit(world.rng.randint(3, 90), 400)
+            world.submit(world.rng.randint(3, 90), 160)
 
     def happened(self, world: World) -> dict[str, bool]:
         """Promotions, and next to no whole rows."""
