@@ -10,8 +10,8 @@ from mstar_resident.models.checkpoint import Init, SeededWeights
 class Recorded(SeededWeights):
     """Draw weights and keep them under their names."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
+    def __init__(self, seed: int, device: str = "cpu") -> None:
+        super().__init__(seed, device)
         self.tensors: dict[str, Tensor] = {}
 
     def get(self, name: str, shape: tuple[int, ...], init: Init = "matrix") -> Tensor:
