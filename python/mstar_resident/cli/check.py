@@ -8,7 +8,7 @@ import sys
 import torch
 
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
-from mstar_resident.cli.record import write_json
+from mstar_resident.cli.record import check_writable, write_json
 from mstar_resident.engine.scenarios import FAULTS, SCENARIOS, Outcome
 
 #: Differences shown per scenario; the rest is counted.
@@ -46,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--steps: expected at least 1, got {arguments.steps}")
     if arguments.device != "cpu" and not torch.cuda.is_available():
         raise UsageError(f"--device {arguments.device}: this machine has no CUDA device")
+    check_writable(arguments.json)
     good, cases = True, []
     seeds = _seeds(arguments.seed)
     for name in names:
@@ -88,7 +89,10 @@ def _seeds(text: str) -> list[int]:
         seeds: list[int] = []
         for part in _split(text):
             first, _, last = part.partition("-")
-            seeds += range(int(first), int(last) + 1) if last else [int(first)]
+            here = range(int(first), int(last) + 1) if last else [int(first)]
+            if not here:
+                raise ValueError
+            seeds += here
     except ValueError:
         raise UsageError(f"--seed: expected numbers or ranges A-B, comma-separated, got {text!r}") from None
     return seeds

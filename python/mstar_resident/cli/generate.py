@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
-from mstar_resident.cli.record import write_json
+from mstar_resident.cli.record import check_writable, write_json
 from mstar_resident.config import planning_mode
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
+    check_writable(arguments.json)
     planning = planning_mode(arguments.planning)
     config = EngineConfig(
         max_batch=arguments.max_batch,

@@ -1,0 +1,103 @@
+"""The check command: exit codes, JSON, lists, and one clear sentence for bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from mstar_resident.cli import main
+from mstar_resident.engine.scenarios import FAULTS, SCENARIOS
+from mstar_resident.engine.scenarios.outcome import Outcome
+
+KEYS = [
+    "scenario",
+    "steps",
+    "resident_steps",
+    "rows_checked",
+    "mismatches",
+    "displaced",
+    "whole_rows",
+    "crossings",
+    "dropped_stages",
+]
+
+
+def test_a_clean_run_ends_in_0_and_writes_one_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "check.json"
+    assert main(["check", "--scenario", "steady,two_pools", "--seed", "1", "--steps", "20", "--json", str(file)]) == 0
+    record = json.loads(file.read_text())
+    assert sorted(record) == ["cases", "commit", "machine", "schema"]
+    assert record["schema"] == "mstar-resident/check/1"
+    assert [case["scenario"] for case in record["cases"]] == ["steady", "two_pools"]
+    for case in record["cases"]:
+        assert list(case) == KEYS
+        assert case["mismatches"] == 0
+        assert case["rows_checked"] > 0
+        assert case["steps"] >= case["resident_steps"] > 0
+    assert "good steady" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_injected_fault_ends_in_1_with_mismatches(fault: str, tmp_path: Path) -> None:
+    file = tmp_path / "check.json"
+    arguments = ["check", "--scenario", "join_leave", "--steps", "25", "--inject", fault, "--json", str(file)]
+    assert main(arguments) == 1
+    (case,) = json.loads(file.read_text())["cases"]
+    assert case["mismatches"] >= 1
+
+
+def test_list_names_scenarios_and_faults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--list"]) == 0
+    said = capsys.readouterr().out
+    for name in [*SCENARIOS, *FAULTS]:
+        assert f"  {name} " in said
+
+
+def test_several_seeds_give_several_cases(tmp_path: Path) -> None:
+    file = tmp_path / "check.json"
+    assert main(["check", "--scenario", "no_table", "--seed", "3,5-6", "--steps", "5", "--json", str(file)]) == 0
+    assert len(json.loads(file.read_text())["cases"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["--scenario", "nothing"], "nothing"),
+        (["--scenario", "steady,"], None),
+        (["--scenario", ""], "''"),
+        ([], "--scenario"),
+        (["--scenario", "steady", "--inject", "nothing"], "nothing"),
+        (["--scenario", "steady", "--steps", "0"], "--steps"),
+        (["--scenario", "steady", "--steps", "many"], "--steps"),
+        (["--scenario", "steady", "--seed", "first"], "first"),
+        (["--scenario", "steady", "--seed", "9-3"], "9-3"),
+        (["--scenario", "steady", "--json", "/nowhere/at/all.json"], "/nowhere/at/all.json"),
+    ],
+)
+def test_bad_input_ends_in_2_with_one_sentence(
+    arguments: list[str], named: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if named is None:
+        assert main(["check", *arguments, "--steps", "2"]) == 0  # a comma at the end is no name
+        return
+    assert main(["check", *arguments]) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert named in said
+    assert "Traceback" not in said
+
+
+def test_no_command_and_an_unknown_command_end_in_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["serve"]) == 2
+    assert "serve" in capsys.readouterr().err
+
+
+def test_a_run_in_which_no_row_was_checked_is_not_good() -> None:
+    assert not Outcome("empty", steps=5).good
+
+
+def test_a_run_in_which_its_purpose_did_not_happen_is_not_good() -> None:
+    assert Outcome("busy", rows_checked=1).good
+    assert not Outcome("busy", rows_checked=1, unmet=["offloads"]).good
