@@ -6,11 +6,28 @@ import pytest
 
 from mstar_resident.engine.scenarios import SCENARIOS
 
-NAMES = (
-    "steady ragged_crossings join_leave chunked_prefill mixed_steps image_positions recurrent aborts abort_storm "
-    "recycled_handles slot_pressure memory_pressure preplan_abandoned overshoot failed_steps two_pools read_only_pool "
-    "planner_owned_pages prefix_sharing off_by_knob"
-).split()
+NAMES = [
+    "steady",
+    "ragged_crossings",
+    "join_leave",
+    "chunked_prefill",
+    "mixed_steps",
+    "image_positions",
+    "recurrent",
+    "aborts",
+    "abort_storm",
+    "recycled_handles",
+    "slot_pressure",
+    "memory_pressure",
+    "preplan_abandoned",
+    "overshoot",
+    "failed_steps",
+    "two_pools",
+    "read_only_pool",
+    "planner_owned_pages",
+    "prefix_sharing",
+    "off_by_knob",
+]
 
 
 def test_every_expected_scenario_has_a_name() -> None:
