@@ -58,7 +58,8 @@ class Steps:
         fresh, positions, starts = [], [], [0]
         for request, ids in tokens.items():
             fresh.append(request not in self.known)
-            self.known.setdefault(request, (self.rows[len(self.known)], self.states[len(self.known)]))
+            if request not in self.known:
+                self.known[request] = (self.rows[len(self.known)], self.states[len(self.known)])
             past = self.lengths.get((request, self.specs[0].name), 0)
             positions += range(past, past + len(ids))
             starts.append(starts[-1] + len(ids))
