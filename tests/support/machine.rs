@@ -8,8 +8,8 @@ use super::node::Node;
 use super::random::Random;
 use super::shapes::{Shape, used, width};
 
-/// The buckets of the leases that every machine has, as parts of the widest batch; the last two are a pair of buffers.
-const BUCKETS: [usize; 3] = [2, 1, 1];
+/// The leases of every machine, as parts of the widest batch: a pair of buffers, and a narrower bucket.
+const BUCKETS: [usize; 3] = [1, 1, 2];
 
 #[derive(Debug)]
 pub struct Machine {

@@ -46,7 +46,7 @@ pub fn run(plan: &Plan, seed: u64) -> Machine {
             ahead(&mut machine, random, &batch);
         }
         step(&mut machine, random, &batch);
-        if random.once_in(6) && machine.node.live().len() < plan.requests {
+        if random.once_in(2) && machine.node.live().len() < plan.requests {
             machine.open_request(random);
         }
     }
@@ -81,7 +81,7 @@ fn ahead(machine: &mut Machine, random: &mut Random, batch: &[i64]) {
         1 => planned.reverse(),
         _ => {}
     }
-    machine.stage(&planned, 0);
+    machine.stage(&planned, random.below(2));
     match random.below(4) {
         0 => marks(machine, random, 1),
         1 if machine.node.staged.is_some() => {
@@ -103,8 +103,8 @@ fn step(machine: &mut Machine, random: &mut Random, batch: &[i64]) {
     if batch.is_empty() {
         return;
     }
-    let narrow = machine.node.device.leases[1].bucket >= batch.len() && random.once_in(3);
-    let lease = if narrow { 1 + random.below(2) } else { 0 };
+    let narrow = machine.node.device.leases[2].bucket >= batch.len() && random.once_in(3);
+    let lease = if narrow { 2 } else { random.below(2) };
     let promoted = machine.node.staged.clone().is_some_and(|staged| {
         let batch = machine.node.batch(&batch);
         machine.node.planner.promote(staged.info.seq, &batch, lease)

@@ -182,3 +182,24 @@ impl Request {
         (self.slot != Slot::TRASH).then_some(self.slot)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_index_whose_generations_are_used_up_is_not_reused() {
+        let layout = RowLayout::new(Vec::new(), vec!["index".into()]).unwrap();
+        let mut requests = Requests::new(&layout);
+        let first = requests.open();
+        requests.close(first);
+        requests.requests[0].generation = Handle::MAX_GENERATION;
+        let last = requests.open();
+        assert_eq!(last.pack(), i64::from(i32::MAX) << 32);
+        requests.close(last);
+        let next = requests.open();
+        assert_eq!(next.pack(), 1);
+        assert!(!requests.is_live(last) && requests.is_live(next));
+        assert_eq!(requests.live().collect::<Vec<_>>(), [next]);
+    }
+}

@@ -1,0 +1,246 @@
+//! Arguments that do not belong together or name nothing: refused, all or none.
+
+use mstar_resident_core::Error;
+
+use super::errors::{busy, refused};
+use crate::support::call::Call;
+
+#[test]
+fn arrays_that_do_not_belong_together_are_refused() {
+    let (mut node, a, b) = busy();
+    let handles = vec![a, b];
+    let short = vec![1];
+    let length = |field, got| Error::ArrayLength {
+        field,
+        expected: 2,
+        got,
+    };
+    let calls = [
+        (
+            Call::AppendPages {
+                table: 0,
+                handles: handles.clone(),
+                counts: short.clone(),
+                pages: vec![9],
+            },
+            length("counts", 1),
+        ),
+        (
+            Call::AppendPages {
+                table: 0,
+                handles: handles.clone(),
+                counts: vec![1, 1],
+                pages: vec![9, 10, 11],
+            },
+            length("pages", 3),
+        ),
+        (
+            Call::HostStep {
+                table: 0,
+                handles: handles.clone(),
+                tokens: short.clone(),
+            },
+            length("tokens", 1),
+        ),
+        (
+            Call::SetColumn {
+                column: 0,
+                handles: handles.clone(),
+                values: short.clone(),
+            },
+            length("values", 1),
+        ),
+        (
+            Call::Reserve {
+                table: 1,
+                handles: handles.clone(),
+                tokens: short,
+            },
+            length("tokens", 1),
+        ),
+    ];
+    for (call, expected) in calls {
+        assert_eq!(refused(&mut node, &call), expected);
+    }
+    for counts in [vec![-1, 2], vec![i64::MAX, i64::MAX], vec![1, -1]] {
+        let call = Call::AppendPages {
+            table: 0,
+            handles: handles.clone(),
+            counts,
+            pages: vec![9],
+        };
+        assert!(matches!(
+            refused(&mut node, &call),
+            Error::ArrayLength { field: "pages", .. }
+        ));
+    }
+}
+
+#[test]
+fn tables_columns_and_leases_outside_the_layout_are_refused() {
+    let (mut node, a, _) = busy();
+    let handles = vec![a];
+    let tables = [
+        Call::SetStream {
+            handle: a,
+            table: 2,
+            pages: vec![],
+            length: 0,
+        },
+        Call::AppendPages {
+            table: 2,
+            handles: handles.clone(),
+            counts: vec![0],
+            pages: vec![],
+        },
+        Call::HostStep {
+            table: 2,
+            handles: handles.clone(),
+            tokens: vec![0],
+        },
+        Call::Truncate {
+            table: 2,
+            handle: a,
+            length: 0,
+            pages: 0,
+        },
+        Call::MarkReleasedTokens {
+            table: 2,
+            handle: a,
+        },
+        Call::OwnPages(2),
+        Call::Reserve {
+            table: 2,
+            handles: handles.clone(),
+            tokens: vec![0],
+        },
+        Call::Fork {
+            table: 2,
+            parent: a,
+            child: a,
+            tokens: 0,
+        },
+    ];
+    let index = |field, limit| Error::Index {
+        field,
+        limit,
+        got: limit,
+    };
+    for call in &tables {
+        assert_eq!(refused(&mut node, call), index("table", 2));
+    }
+    let columns = [
+        Call::SetColumn {
+            column: 1,
+            handles: handles.clone(),
+            values: vec![0],
+        },
+        Call::UnsetColumn { column: 1, handles },
+    ];
+    for call in &columns {
+        assert_eq!(refused(&mut node, call), index("column", 1));
+    }
+    assert_eq!(node.planner.length(a, 2), Err(index("table", 2)));
+    assert_eq!(node.planner.pages(a, 2), Err(index("table", 2)));
+    assert_eq!(node.planner.free_pages(2), Err(index("table", 2)));
+    assert_eq!(node.planner.column(a, 1), Err(index("column", 1)));
+    assert_eq!(node.planner.bucket(1), Err(index("lease", 1)));
+    assert_eq!(node.stage(&[a], 1), Err(index("lease", 1)));
+}
+
+#[test]
+fn a_handle_twice_in_a_call_is_refused_with_both_places() {
+    let (mut node, a, b) = busy();
+    let handles = vec![b, a, b];
+    let twice = Error::DuplicateHandle {
+        handle: b,
+        first: 0,
+        second: 2,
+    };
+    let three = vec![0; 3];
+    for call in [
+        Call::AppendPages {
+            table: 0,
+            handles: handles.clone(),
+            counts: three.clone(),
+            pages: vec![],
+        },
+        Call::HostStep {
+            table: 0,
+            handles: handles.clone(),
+            tokens: three.clone(),
+        },
+        Call::SetColumn {
+            column: 0,
+            handles: handles.clone(),
+            values: three.clone(),
+        },
+        Call::UnsetColumn {
+            column: 0,
+            handles: handles.clone(),
+        },
+        Call::MarkStale(handles.clone()),
+        Call::Reserve {
+            table: 1,
+            handles,
+            tokens: three,
+        },
+    ] {
+        assert_eq!(refused(&mut node, &call), twice);
+    }
+    assert_eq!(
+        node.planner.batch(&[a, a]).unwrap_err().to_string(),
+        format!("handle {a}: expected once in a call, got it at index 0 and index 1")
+    );
+    node.planner.batch(&[a, b]).unwrap(); // the marks of a refused call are gone
+}
+
+#[test]
+fn batches_of_no_rows_or_too_many_are_refused() {
+    let (mut node, a, b) = busy();
+    assert_eq!(
+        node.planner.batch(&[]).unwrap_err(),
+        Error::BatchSize { rows: 0, limit: 2 }
+    );
+    assert_eq!(
+        node.planner.batch(&[a, b, a]).unwrap_err(),
+        Error::BatchSize { rows: 3, limit: 2 }
+    );
+}
+
+#[test]
+fn all_or_none_of_a_batch_call_is_applied() {
+    let (mut node, a, b) = busy();
+    for call in [
+        Call::AppendPages {
+            table: 0,
+            handles: vec![a, b],
+            counts: vec![1, 1],
+            pages: vec![10, 21],
+        },
+        Call::HostStep {
+            table: 0,
+            handles: vec![a, b],
+            tokens: vec![1, 100],
+        },
+        Call::Reserve {
+            table: 1,
+            handles: vec![a, b],
+            tokens: vec![8, 12],
+        },
+        Call::SetColumn {
+            column: 0,
+            handles: vec![a, 99],
+            values: vec![7, 7],
+        },
+        Call::UnsetColumn {
+            column: 0,
+            handles: vec![a, 99],
+        },
+        Call::MarkStale(vec![a, 99]),
+    ] {
+        refused(&mut node, &call);
+    }
+    node.step(&[a, b]);
+    assert_eq!(node.planner.stats().whole_rows, 2, "no mark was left");
+}

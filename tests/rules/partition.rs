@@ -1,0 +1,125 @@
+//! Free, cooling and held slots partition all but the trash row.
+
+use mstar_resident_core::SlotLedger;
+
+use crate::plain;
+use crate::support::random::Random;
+
+fn counts(node: &crate::Node) -> (u64, u64, u64) {
+    let stats = node.planner.stats();
+    (stats.slots_free, stats.slots_cooling, stats.slots_held)
+}
+
+#[test]
+fn every_slot_is_free_cooling_or_held_at_every_point_of_a_step() {
+    let mut node = plain(2);
+    assert_eq!(counts(&node), (4, 0, 0));
+    let [a, b] = node.simples(2)[..] else {
+        unreachable!()
+    };
+    node.plan(&[a, b]);
+    assert_eq!(counts(&node), (4, 0, 0), "what a stage claims is tentative");
+    node.launch();
+    assert_eq!(counts(&node), (2, 0, 2));
+    node.release(a);
+    assert_eq!(counts(&node), (2, 1, 1));
+    node.commit();
+    assert_eq!(counts(&node), (3, 0, 1));
+    node.offload(b);
+    assert_eq!(counts(&node), (4, 0, 0));
+}
+
+#[test]
+fn slots_are_twice_the_widest_batch_and_the_trash_row_is_none_of_them() {
+    for max_batch in [1, 31, 32, 33, 64] {
+        let ledger = SlotLedger::new(2 * max_batch);
+        assert_eq!(
+            (ledger.slots(), ledger.free()),
+            (2 * max_batch, 2 * max_batch)
+        );
+        assert_eq!((ledger.held(), ledger.cooling()), (0, 0));
+        ledger.check().unwrap();
+        let mut node = plain(max_batch);
+        let first = node.simples(max_batch);
+        let second = node.simples(max_batch);
+        node.step(&first);
+        node.step(&second);
+        let mut slots: Vec<usize> = first
+            .iter()
+            .chain(&second)
+            .map(|&handle| node.slot(handle))
+            .collect();
+        slots.sort_unstable();
+        assert!(
+            slots.into_iter().eq(1..=2 * max_batch),
+            "every slot but the trash row is used"
+        );
+    }
+}
+
+#[test]
+fn a_step_of_all_new_rows_runs_behind_a_full_one_whose_rows_left_in_flight() {
+    let mut node = plain(4);
+    let first = node.simples(4);
+    let others = node.simples(4);
+    node.step(&others);
+    node.launch_step(&first);
+    for &handle in &first {
+        node.release(handle);
+    }
+    assert_eq!(counts(&node), (0, 4, 4));
+    node.commit();
+    let third = node.simples(4);
+    node.step(&third); // never refused
+    assert_eq!(node.planner.stats().displaced, 0);
+}
+
+#[test]
+fn steps_of_new_rows_only_never_run_out_of_slots() {
+    let mut node = plain(3);
+    let mut random = Random::new(9);
+    for round in 0..60 {
+        let rows = node.simples(3);
+        node.launch_step(&rows);
+        for &handle in rows.iter().take(random.below(4)) {
+            node.release(handle);
+        }
+        if round % 7 == 3 {
+            node.fail();
+        } else {
+            node.commit();
+        }
+        let live = node.live();
+        if live.len() > 30 {
+            node.release(live[0]);
+        }
+    }
+    assert!(node.planner.stats().displaced > 20);
+}
+
+#[test]
+fn admitting_and_leaving_in_every_way_leaks_no_slot() {
+    let mut node = plain(2);
+    for round in 0..200 {
+        let [a, b] = node.simples(2)[..] else {
+            unreachable!()
+        };
+        node.plan(&[a, b]);
+        match round % 5 {
+            0 => node.drop_staged(),
+            1 => node.mark_stale(a),
+            2 => {
+                node.launch();
+                node.commit();
+            }
+            3 => {
+                node.launch();
+                node.fail();
+            }
+            _ => {}
+        }
+        node.release(a);
+        node.release(b);
+        assert_eq!(counts(&node), (4, 0, 0), "round {round}");
+    }
+}
