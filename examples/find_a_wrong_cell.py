@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import numpy as np
+import numpy.typing as npt
 
 from mstar_resident import KVTable, ResidentPlanner, RowCheck, RowLayout
+
+Ints = npt.NDArray[np.int64]
 
 
 class Books:
@@ -18,15 +21,16 @@ class Books:
         """Count the token that every request of the step got."""
         self._lengths = {handle: length + 1 for handle, length in self._lengths.items()}
 
-    def pages(self, handle: int, table: str) -> Sequence[int]:
-        """Return the pages of a request's stream."""
-        return self._pages[handle]
+    def pages(self, handles: Ints, table: str) -> Ints:
+        """Return the pages of each stream, one row a request."""
+        width = max(len(pages) for pages in self._pages.values())
+        return np.array([(self._pages[handle] + [0] * width)[:width] for handle in handles.tolist()])
 
-    def length(self, handle: int, table: str) -> int:
-        """Return the stored length of a request's stream."""
-        return self._lengths[handle]
+    def lengths(self, handles: Ints, table: str) -> Ints:
+        """Return the stored length of each stream."""
+        return np.array([self._lengths[handle] for handle in handles.tolist()])
 
-    def column(self, handle: int, name: str) -> int:
+    def column(self, handles: Ints, name: str) -> Ints:
         """Return a named column; this layout has none."""
         raise KeyError(name)
 
@@ -39,9 +43,10 @@ def main() -> None:
     check = RowCheck(planner)
 
     handles = [planner.open(), planner.open()]
-    books = Books(pages={handles[0]: [3, 4], handles[1]: [6]}, lengths={handles[0]: 20, handles[1]: 5})
+    pages, lengths = {handles[0]: [3, 4], handles[1]: [6]}, {handles[0]: 20, handles[1]: 5}
+    books = Books(pages, lengths)
     for handle in handles:
-        planner.set_stream(handle, "kv", books.pages(handle, "kv"), books.length(handle, "kv"))
+        planner.set_stream(handle, "kv", pages[handle], lengths[handle])
     batch = planner.batch(handles)
 
     for spoil in (False, True):

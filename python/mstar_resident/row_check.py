@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,24 +10,27 @@ import numpy.typing as npt
 import torch
 
 from mstar_resident import _core
-from mstar_resident.layout import RowLayout
+from mstar_resident.errors import LayoutError
+from mstar_resident.layout import Column, KVTable, RowLayout
 from mstar_resident.lease import Lease
 from mstar_resident.planner import ResidentPlanner
 
+Ints = npt.NDArray[np.int64]
+
 
 class StreamTruth(Protocol):
-    """What an engine answers from its own books, as of the commit of the step that is checked."""
+    """What an engine answers from its own books, as of the commit of the step that is checked; arrays for all rows."""
 
-    def pages(self, handle: int, table: str) -> Sequence[int]:
-        """Return the stream's pages in order; more than its length needs is allowed."""
+    def lengths(self, handles: Ints, table: str) -> Ints:
+        """Return ``int64[n]``: the stored length of each stream, the step's own token included."""
         ...
 
-    def length(self, handle: int, table: str) -> int:
-        """Return the stream's stored length, the step's own token included."""
+    def pages(self, handles: Ints, table: str) -> Ints:
+        """Return ``int64[n, w]``: the pages of each stream in order, from column 0; anything behind the used ones."""
         ...
 
-    def column(self, handle: int, name: str) -> int:
-        """Return the value of a named column."""
+    def column(self, handles: Ints, name: str) -> Ints:
+        """Return ``int64[n]``: the value of a named column of each request."""
         ...
 
 
@@ -76,11 +78,11 @@ class RowCheck:
         Returns:
             The mismatches, none if all is well.
         """
-        handles = step.handles()
-        found = _Found(self.planner.layout)
+        handles = np.array(step.handles(), dtype=np.int64)
+        found = _Found()
         if self.planner.device.type == "cuda":
             torch.cuda.synchronize(self.planner.device)
-        slots = [self.planner.slot(handle) for handle in handles]
+        slots = np.array([self.planner.slot(handle) for handle in handles.tolist()], dtype=np.int64)
         self._check_store(found, handles, slots, truth)
         if isinstance(step, _core.Stage):
             self._check_lease(found, handles, slots, self.planner.lease_by_id(step.lease), truth)
@@ -89,98 +91,96 @@ class RowCheck:
         self.mismatches += len(found.mismatches)
         return found.mismatches
 
-    def _check_store(self, found: _Found, handles: list[int], slots: list[int], truth: StreamTruth) -> None:
+    def _check_store(self, found: _Found, handles: Ints, slots: Ints, truth: StreamTruth) -> None:
         layout, store = self.planner.layout, self.planner.store
-        rows = torch.tensor([0, *slots], dtype=torch.int64, device=store.narrow.device)
+        rows = torch.from_numpy(np.concatenate([[0], slots])).to(store.narrow.device)
         narrow = store.narrow[rows].cpu().numpy()
         tables = {name: table[rows].cpu().numpy() for name, table in store.tables.items()}
-        found.compare("trash row", "narrow columns", 0, -1, 0, np.zeros(layout.narrow_cells, np.int64), narrow[0])
+        trash = np.zeros(1, np.int64)
+        found.cells("trash row", "narrow columns", trash, 0, np.zeros((1, layout.narrow_cells)), narrow[:1])
         for table, start in zip(layout.tables, layout.table_starts, strict=True):
-            found.compare("trash row", table.name, 0, -1, start, np.zeros(table.pages, np.int64), tables[table.name][0])
-        for index, handle in enumerate(handles):
-            if slots[index] == 0:
-                found.add("slot", "row", handle, index, 0, 1, 0)
-                continue
-            row = index + 1
-            for number, table in enumerate(layout.tables):
-                length = truth.length(handle, table.name)
-                found.compare(
-                    "stored length", table.name, handle, index, number, [length], narrow[row, number : number + 1]
-                )
-                used = -(-length // table.page_size)
-                cells = np.zeros(table.pages, np.int64)
-                cells[:used] = truth.pages(handle, table.name)[:used]
-                start = layout.table_starts[number]
-                got = tables[table.name][row]
-                found.compare("page", table.name, handle, index, start, cells[:used], got[:used])
-                found.compare("tail", table.name, handle, index, start + used, cells[used:], got[used:])
-            for column in layout.columns:
-                number = layout.column_number(column.name)
-                value = truth.column(handle, column.name)
-                found.compare("column", column.name, handle, index, number, [value], narrow[row, number : number + 1])
-
-    def _check_lease(
-        self, found: _Found, handles: list[int], slots: list[int], lease: Lease, truth: StreamTruth
-    ) -> None:
-        layout, n, b = self.planner.layout, len(handles), lease.bucket
-        of = np.zeros(b, np.int64)
-        of[:n] = handles
-        expected = np.zeros(b, np.int64)
-        expected[:n] = slots
-        found.batch("slot", "inputs", of, expected, lease.slots)
-        for index in torch.nonzero(lease.cells[..., 0].any(dim=1))[:, 0].tolist():
-            found.add("cell left in the inputs", "inputs", int(of[index]), index, 0, 0, 1)
-        for table in layout.tables:
-            lengths = [truth.length(handle, table.name) for handle in handles]
-            expected = np.ones(b, np.int64)
-            expected[:n] = lengths
-            found.batch("attention length", table.name, of, expected, lease.lengths[table.name])
-            if table.span:
-                expected = np.zeros(b, np.int64)
-                for index, (handle, length) in enumerate(zip(handles, lengths, strict=True)):
-                    page, offset = divmod(length - 1, table.page_size)
-                    expected[index] = truth.pages(handle, table.name)[page] * table.page_size + offset
-                found.batch("write location", table.name, of, expected, lease.write_loc[table.name])
+            found.cells("trash row", table.name, trash, start, np.zeros((1, table.pages)), tables[table.name][:1])
+        found.cells("slot", "row", handles, 0, np.zeros((len(slots), 1)), (slots == 0)[:, None])
+        for number, table in enumerate(layout.tables):
+            lengths = truth.lengths(handles, table.name)
+            found.cells("stored length", table.name, handles, number, lengths[:, None], narrow[1:, number, None])
+            start, got = layout.table_starts[number], tables[table.name][1:]
+            expected, used = used_cells(table, lengths, truth.pages(handles, table.name), table.pages)
+            found.cells("page", table.name, handles, start, expected, np.where(used, got, 0))
+            found.cells("tail", table.name, handles, start, np.zeros_like(expected), np.where(used, 0, got))
         for column in layout.columns:
-            expected = np.zeros(b, np.int64)
-            for index, handle in enumerate(handles):
-                expected[index] = truth.column(handle, column.name)
-                if column.kind == "position":
-                    table = layout.tables[layout.position_table(column)]
-                    expected[index] += truth.length(handle, table.name) - table.span
-            found.batch(column.kind, column.name, of, expected, lease.columns[column.name])
+            number = layout.column_number(column.name)
+            values = truth.column(handles, column.name)
+            found.cells("column", column.name, handles, number, values[:, None], narrow[1:, number, None])
+
+    def _check_lease(self, found: _Found, handles: Ints, slots: Ints, lease: Lease, truth: StreamTruth) -> None:
+        layout, b = self.planner.layout, lease.bucket
+
+        def batch(what: str, name: str, rows: npt.ArrayLike, padding: int, got: torch.Tensor) -> None:
+            expected = np.full(b, padding, np.int64)
+            expected[: len(handles)] = rows
+            of = np.zeros(b, np.int64)
+            of[: len(handles)] = handles
+            found.cells(what, name, of, -1, expected[:, None], got.cpu().numpy()[:, None])
+
+        batch("slot", "inputs", slots, 0, lease.slots)
+        batch("cell left in the inputs", "inputs", 0, 0, lease.cells[..., 0].any(dim=1))
+        for table in layout.tables:
+            lengths = truth.lengths(handles, table.name)
+            batch("attention length", table.name, lengths, 1, lease.lengths[table.name])
+            if table.span:
+                locations = write_locations(table, lengths, truth.pages(handles, table.name))
+                batch("write location", table.name, locations, 0, lease.write_loc[table.name])
+        for column in layout.columns:
+            values = column_values(layout, column, handles, truth)
+            batch(column.kind, column.name, values, 0, lease.columns[column.name])
+
+
+def used_cells(table: KVTable, lengths: Ints, pages: Ints, width: int) -> tuple[Ints, npt.NDArray[np.bool_]]:
+    """Return ``int64[n, width]``, the pages that rows use and the sink behind them, and where they use one.
+
+    Raises:
+        LayoutError: a stream's length needs more pages than the truth or the table gives.
+    """
+    used = -(-lengths // table.page_size)
+    if used.max(initial=0) > min(width, pages.shape[1]):
+        raise LayoutError.of(
+            "pages of the truth", expected=f"at least {used.max()}", got=min(width, pages.shape[1]), table=table.name
+        )
+    inside = np.arange(width) < used[:, None]
+    cells = np.zeros((len(lengths), width), np.int64)
+    cells[:, : pages.shape[1]] = pages[:, :width]
+    return np.where(inside, cells, 0), inside
+
+
+def write_locations(table: KVTable, lengths: Ints, pages: Ints) -> Ints:
+    """Return ``int64[n]``: page * page_size + offset of each stream's last token, the step's own."""
+    column, offset = np.divmod(lengths - table.span, table.page_size)
+    locations: Ints = np.take_along_axis(pages, column[:, None], axis=1)[:, 0] * table.page_size + offset
+    return locations
+
+
+def column_values(layout: RowLayout, column: Column, handles: Ints, truth: StreamTruth) -> Ints:
+    """Return ``int64[n]``: what the prologue makes of a column: for a position, the stored length before is added."""
+    values = truth.column(handles, column.name)
+    if column.kind == "position":
+        table = layout.tables[layout.position_table(column)]
+        values = values + truth.lengths(handles, table.name) - table.span
+    return values
 
 
 class _Found:
     """Collect mismatches."""
 
-    def __init__(self, layout: RowLayout) -> None:
-        self.layout = layout
+    def __init__(self) -> None:
         self.mismatches: list[Mismatch] = []
 
-    def add(self, what: str, name: str, handle: int, batch_idx: int, column: int, expected: int, got: int) -> None:
-        """Add one mismatch."""
-        self.mismatches.append(Mismatch(what, name, handle, batch_idx, column, expected, got))
-
-    def compare(
-        self,
-        what: str,
-        name: str,
-        handle: int,
-        batch_idx: int,
-        column: int,
-        expected: npt.ArrayLike,
-        got: npt.ArrayLike,
+    def cells(
+        self, what: str, name: str, handles: Ints, first: int, expected: npt.ArrayLike, got: npt.ArrayLike
     ) -> None:
-        """Compare consecutive cells of one row, the first at ``column``."""
+        """Compare ``[n, w]`` cells of n rows, the first at column ``first``; -1: no cell of the store."""
         wanted, found = np.asarray(expected, np.int64), np.asarray(got, np.int64)
-        for cell in np.flatnonzero(wanted != found):
-            self.add(what, name, handle, batch_idx, column + int(cell), int(wanted[cell]), int(found[cell]))
-
-    def batch(
-        self, what: str, name: str, handles: npt.NDArray[np.int64], expected: npt.NDArray[np.int64], got: torch.Tensor
-    ) -> None:
-        """Compare a lease's buffer, one value per batch index."""
-        found = got.cpu().numpy().astype(np.int64)
-        for index in np.flatnonzero(expected != found):
-            self.add(what, name, int(handles[index]), int(index), -1, int(expected[index]), int(found[index]))
+        for row, cell in np.argwhere(wanted != found).tolist():
+            column = -1 if first < 0 else first + cell
+            values = int(wanted[row, cell]), int(found[row, cell])
+            self.mismatches.append(Mismatch(what, name, int(handles[row]), row, column, *values))

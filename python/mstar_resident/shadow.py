@@ -20,7 +20,7 @@ from mstar_resident.errors import InvariantError, LayoutError
 from mstar_resident.kernels import shadow as kernel
 from mstar_resident.lease import Lease
 from mstar_resident.planner import ResidentPlanner
-from mstar_resident.row_check import Mismatch, StreamTruth
+from mstar_resident.row_check import Mismatch, StreamTruth, column_values, used_cells, write_locations
 
 Records = npt.NDArray[np.int64]
 
@@ -166,37 +166,31 @@ class Shadow:
 
     def _records(self, handles: Sequence[int], bucket: int, truth: StreamTruth) -> Records:
         layout = self.planner.layout
-        records = np.zeros((bucket, self._cells), dtype=np.int64)
-        for index, handle in enumerate(handles):
-            if handle < 0:
-                continue
-            cells = [self.planner.slot(handle)]
-            for table in layout.tables:
-                length = truth.length(handle, table.name)
-                used = -(-length // table.page_size)
-                pages = np.asarray(truth.pages(handle, table.name)[:used], dtype=np.int64)
-                cells += [length, _checksum(pages)]
-                if table.span:
-                    page, offset = divmod(length - 1, table.page_size)
-                    cells.append(int(pages[page]) * table.page_size + offset)
-            for column in layout.columns:
-                value = truth.column(handle, column.name)
-                if column.kind == "position":
-                    table = layout.tables[layout.position_table(column)]
-                    value += truth.length(handle, table.name) - table.span
-                cells.append(value)
-            records[index] = cells
-        records[len(handles) :] = self._padding()
+        records = np.tile(np.array(self._padding(), dtype=np.int64), (bucket, 1))
+        alive = [index for index, handle in enumerate(handles) if handle >= 0]
+        named = np.array([handles[index] for index in alive], dtype=np.int64)
+        cells = [np.array([self.planner.slot(handle) for handle in named.tolist()], dtype=np.int64)]
+        for table in layout.tables:
+            lengths, pages = truth.lengths(named, table.name), truth.pages(named, table.name)
+            width = int(-(-lengths.max(initial=0) // table.page_size))
+            used, inside = used_cells(table, lengths, pages, width)
+            cells += [lengths, _checksum(used, inside)]
+            if table.span:
+                cells.append(write_locations(table, lengths, pages))
+        cells += [column_values(layout, column, named, truth) for column in layout.columns]
+        records[alive] = np.stack(cells, axis=1)
         return records
 
     def _padding(self) -> list[int]:
         cells = [0]
         for table in self.planner.layout.tables:
-            cells += [1, _checksum(np.zeros(1, dtype=np.int64))] + ([0] if table.span else [])
+            cells += [1, kernel.WEIGHT] + ([0] if table.span else [])  # one cell, the sink page
         return cells + [0] * len(self.planner.layout.columns)
 
 
-def _checksum(pages: Records) -> int:
+def _checksum(pages: Records, inside: npt.NDArray[np.bool_]) -> Records:
+    """Return ``int64[n]``: the kernel's checksum of each row's used cells."""
     with np.errstate(over="ignore"):
-        weights = np.arange(1, len(pages) + 1, dtype=np.int64) * np.int64(kernel.WEIGHT)
-        return int(((pages + 1) * weights).sum(dtype=np.int64))
+        weights = np.arange(1, pages.shape[1] + 1, dtype=np.int64) * np.int64(kernel.WEIGHT)
+        total: Records = np.where(inside, (pages + 1) * weights, 0).sum(axis=1, dtype=np.int64)
+    return total

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import numpy as np
+
+from mstar_resident.engine.pages import Ints
 from mstar_resident.engine.seats import Seats
 from mstar_resident.engine.streams import Streams
 from mstar_resident.engine.view import POSITION, RECURRENT, SEAT
@@ -17,27 +20,31 @@ class EngineTruth:
         self._seats = seats
         self._streams = streams
 
-    def pages(self, handle: int, table: str) -> Sequence[int]:
-        """Return the stream's pages, in order."""
-        pages: list[int] = self._streams[table].pages(self._seats.of(handle)).tolist()
-        return pages
+    def lengths(self, handles: Ints, table: str) -> Ints:
+        """Return the streams' stored lengths."""
+        return self._streams[table].length[self._of(handles)]
 
-    def length(self, handle: int, table: str) -> int:
-        """Return the stream's stored length."""
-        return int(self._streams[table].length[self._seats.of(handle)])
+    def pages(self, handles: Ints, table: str) -> Ints:
+        """Return the streams' pages, in order; the sink page behind them."""
+        entry, seats = self._streams[table], self._of(handles)
+        width = int(entry.held[seats].max(initial=1))
+        return entry.table[seats, :width].astype(np.int64)
 
-    def column(self, handle: int, name: str) -> int:
-        """Return the value of a named column.
+    def column(self, handles: Ints, name: str) -> Ints:
+        """Return the values of a named column.
 
         Raises:
             LayoutError: the engine has no such column.
         """
-        seat = self._seats.of(handle)
+        seats = self._of(handles)
         match name:
             case _ if name == POSITION:
-                return int(self._seats.offset[seat])
+                return self._seats.offset[seats]
             case _ if name == RECURRENT:
-                return int(self._seats.recurrent[seat])
+                return self._seats.recurrent[seats]
             case _ if name == SEAT:
-                return seat
+                return seats
         raise LayoutError.of("column", expected=f"one of {[POSITION, RECURRENT, SEAT]}", got=name)
+
+    def _of(self, handles: Ints) -> Ints:
+        return np.array([self._seats.of(handle) for handle in handles.tolist()], dtype=np.int64)

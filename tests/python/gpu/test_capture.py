@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
 from mstar_resident import Column, KVTable, Lease, ResidentPlanner, RowCheck, RowLayout
 from mstar_resident.capture import CapturedWalk, capture_walk
 
+Ints = npt.NDArray[np.int64]
 LAYOUT = RowLayout(
     [KVTable("kv", 16, 400, 1024), KVTable("context", 16, 60, 64, span=0)],
     [Column("position_offset", "position", "kv"), Column("recurrent_index", "index")],
@@ -24,14 +26,16 @@ class Books:
         self.streams: dict[tuple[int, str], tuple[list[int], int]] = {}
         self.columns: dict[tuple[int, str], int] = {}
 
-    def pages(self, handle: int, table: str) -> Sequence[int]:
-        return self.streams[handle, table][0]
+    def pages(self, handles: Ints, table: str) -> Ints:
+        rows = [self.streams[handle, table][0] for handle in handles.tolist()]
+        width = max(len(row) for row in rows)
+        return np.array([[*row, *[0] * (width - len(row))] for row in rows])
 
-    def length(self, handle: int, table: str) -> int:
-        return self.streams[handle, table][1]
+    def lengths(self, handles: Ints, table: str) -> Ints:
+        return np.array([self.streams[handle, table][1] for handle in handles.tolist()])
 
-    def column(self, handle: int, name: str) -> int:
-        return self.columns[handle, name]
+    def column(self, handles: Ints, name: str) -> Ints:
+        return np.array([self.columns[handle, name] for handle in handles.tolist()])
 
 
 def quiet(done: int, total: int, text: str) -> None:

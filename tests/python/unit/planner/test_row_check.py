@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import pytest
 
 from mstar_resident import Column, KVTable, ResidentPlanner, RowCheck, RowLayout, StreamTruth
 
+Ints = npt.NDArray[np.int64]
 LAYOUT = RowLayout(
     [KVTable("kv", 4, 30, 32), KVTable("context", 2, 30, 12, span=0)],
     [Column("position_offset", "position", "kv"), Column("recurrent_index", "index"), Column("seed")],
@@ -21,14 +24,14 @@ class Books:
     def __init__(self) -> None:
         self.kv, self.context, self.stored = [5, 9, 6], [3, 4], 4
 
-    def pages(self, handle: int, table: str) -> Sequence[int]:
-        return self.kv if table == "kv" else self.context
+    def pages(self, handles: Ints, table: str) -> Ints:
+        return np.array([self.kv if table == "kv" else self.context] * len(handles))
 
-    def length(self, handle: int, table: str) -> int:
-        return self.stored if table == "kv" else 3
+    def lengths(self, handles: Ints, table: str) -> Ints:
+        return np.array([self.stored if table == "kv" else 3] * len(handles))
 
-    def column(self, handle: int, name: str) -> int:
-        return COLUMNS[name]
+    def column(self, handles: Ints, name: str) -> Ints:
+        return np.array([COLUMNS[name]] * len(handles))
 
 
 class Step:
@@ -38,8 +41,9 @@ class Step:
         self.planner, self.books = ResidentPlanner(LAYOUT, 2, debug=True), Books()
         self.lease, self.handle = self.planner.lease(2), self.planner.open()
         for table in ("kv", "context"):
-            pages = self.books.pages(self.handle, table)
-            self.planner.set_stream(self.handle, table, pages, self.books.length(self.handle, table))
+            one = np.array([self.handle])
+            pages, (length,) = self.books.pages(one, table)[0], self.books.lengths(one, table)
+            self.planner.set_stream(self.handle, table, pages, int(length))
         for name, value in COLUMNS.items():
             self.planner.set_column(name, [self.handle], [value])
         self.stage = self.planner.stage(self.planner.batch([self.handle]), self.lease)

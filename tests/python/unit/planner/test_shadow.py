@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from mstar_resident import Column, KVTable, Lease, ResidentPlanner, RowLayout
 from mstar_resident.errors import LayoutError
 from mstar_resident.shadow import Shadow
 
+Ints = npt.NDArray[np.int64]
 LAYOUT = RowLayout(
     [KVTable("kv", 4, 99, 64), KVTable("context", 8, 20, 40, span=0)],
     [Column("offset", "position", "kv"), Column("state", "index")],
@@ -23,14 +23,14 @@ class Truth:
     def __init__(self, planner: ResidentPlanner) -> None:
         self.planner = planner
 
-    def pages(self, handle: int, table: str) -> Sequence[int]:
-        return self.planner.pages(handle, table)
+    def pages(self, handles: Ints, table: str) -> Ints:
+        return np.array([self.planner.pages(handle, table) for handle in handles.tolist()])
 
-    def length(self, handle: int, table: str) -> int:
-        return self.planner.length(handle, table)
+    def lengths(self, handles: Ints, table: str) -> Ints:
+        return np.array([self.planner.length(handle, table) for handle in handles.tolist()])
 
-    def column(self, handle: int, name: str) -> int:
-        return -2 if name == "offset" else handle % 3 + 1
+    def column(self, handles: Ints, name: str) -> Ints:
+        return np.full(len(handles), -2) if name == "offset" else handles % 3 + 1
 
 
 def run(steps: int, corrupt: int | None = None) -> Shadow:
