@@ -148,7 +148,7 @@ class PlannerRequests:
         """Make the child's empty stream the parent's first ``tokens`` tokens, a whole number of pages, shared.
 
         Raises:
-            UnknownHandleError, LengthError: nothing changed.
+            UnknownHandleError, LengthError, ReleasedTokensError: nothing changed.
         """
         self._core.fork(self._table(table), parent, child, tokens)
 

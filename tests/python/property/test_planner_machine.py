@@ -28,6 +28,7 @@ from mstar_resident.errors import (
     NotReadyError,
     OutOfPagesError,
     PageError,
+    ReleasedTokensError,
     ResidentError,
     RowOverflowError,
     StageDroppedError,
@@ -86,7 +87,7 @@ class PlannerMachine(PlannerModel, RuleBasedStateMachine):
         self.planner.offload(handle)
         self.give_up_slot(handle)
         for stream in self.requests[handle].streams.values():
-            stream.pages, stream.length = [], 0
+            stream.pages, stream.length, stream.released = [], 0, False
             self.replace(stream)
 
     @precondition(lambda self: self.requests)
@@ -181,7 +182,7 @@ class PlannerMachine(PlannerModel, RuleBasedStateMachine):
     @precondition(lambda self: self.requests)
     @rule(pick=pick, table=pick)
     def mark_released_tokens(self, pick: int, table: int) -> None:
-        spec, (handle,) = self.engine_table(table), self.some([pick])
+        spec, (handle,) = self.tables[table % len(self.tables)], self.some([pick])
         self.touch(handle)
         self.planner.mark_released_tokens(spec.name, handle)
         self.requests[handle].streams[spec.name].released = True
@@ -237,9 +238,13 @@ class PlannerMachine(PlannerModel, RuleBasedStateMachine):
             with pytest.raises(LengthError):
                 self.planner.fork("own", parent, child, tokens)
             return
+        if source.released:
+            with pytest.raises(ReleasedTokensError):
+                self.planner.fork("own", parent, child, tokens)
+            return
         self.touch(child)
         self.planner.fork("own", parent, child, tokens)
-        target.pages, target.length = source.pages[:pages], tokens
+        target.pages, target.length, target.released = source.pages[:pages], tokens, False
         self.replace(target)
 
     # A step's life
