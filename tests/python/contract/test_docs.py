@@ -72,3 +72,19 @@ def test_every_command_of_make_is_a_script_that_runs_without_it(page: str, root:
 def test_ci_runs_the_test_command_of_readme(root: Path) -> None:
     assert "make test" in (root / ".ci/run").read_text()
     assert os.access(root / ".ci/run", os.X_OK)
+
+
+def test_every_test_that_the_map_names_exists(root: Path, tracked: list[Path]) -> None:
+    page = (root / "tests/README.md").read_text()
+    named = set(re.findall(r"`((?:test_)?[a-z]+(?:_[a-z0-9]+){3,})`", page))
+    assert len(named) > 30
+    sources = "\n".join(p.read_text() for p in tracked if p.suffix in {".py", ".rs"} and p.name != Path(__file__).name)
+    missing = [name for name in sorted(named) if not re.search(rf"\b(?:fn|def) {name}\b", sources)]
+    assert missing == []
+
+
+def test_every_rule_is_in_the_map(root: Path) -> None:
+    rules = re.findall(r"^\*\*(.+?)\.\*\*", (root / "docs/invariants.md").read_text(), re.MULTILINE)
+    assert len(rules) == 10
+    page = (root / "tests/README.md").read_text()
+    assert [rule for rule in rules if f"| {rule} |" not in page] == []
