@@ -114,9 +114,8 @@ def _decode_rows(q: Tensor, kv_layer: Tensor, paged: PagedKV) -> Tensor:
 def _gather(kv_layer: Tensor, paged: PagedKV, row: int, length: int) -> tuple[Tensor, Tensor]:
     """Return keys and values of a row, ``[kv_heads, length, head_dim]``."""
     pages = paged.table[row, : -(-length // paged.page_size)]
-    both = kv_layer.index_select(0, pages).transpose(0, 1)
-    both = both.reshape(2, -1, *kv_layer.shape[3:])[:, :length].transpose(1, 2)
-    return both[0], both[1]
+    k, v = (kv_layer[:, side].index_select(0, pages).flatten(0, 1)[:length].transpose(0, 1) for side in (0, 1))
+    return k, v
 
 
 def _attend_range(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
