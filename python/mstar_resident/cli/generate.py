@@ -40,6 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
     check_writable(arguments.json)
+    if arguments.max_new < 1:
+        raise UsageError(f"--max-new: expected at least 1, got {arguments.max_new}")
     planning = planning_mode(arguments.planning)
     config = EngineConfig(
         max_batch=arguments.max_batch,

@@ -11,7 +11,7 @@ import torch
 from mstar_resident.errors import LayoutError
 from mstar_resident.layout import check_count
 
-Planning = Literal["resident", "host", "off"]
+Planning = Literal["auto", "resident", "host", "off"]
 Order = Literal["arrival", "turns"]
 Owner = Literal["engine", "planner"]
 
@@ -21,20 +21,29 @@ BUCKETS = (1, 2, 4, 8, 16, 32, 48, 64, 96, 128)
 
 @dataclass(frozen=True, slots=True)
 class PoolConfig:
-    """Size one KV pool; ``max_seq_len`` bounds a stream and with it the width of its table."""
+    """Size one KV pool; ``max_seq_len`` bounds a stream and with it the width of its table.
+
+    Raises:
+        LayoutError: a size is not positive.
+    """
 
     page_size: int = 16
     pool_pages: int = 256
     max_seq_len: int = 2048
+
+    def __post_init__(self) -> None:
+        for name in ("page_size", "pool_pages", "max_seq_len"):
+            check_count(getattr(self, name), name)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineConfig:
     """Size an engine and choose its arm.
 
-    ``planning``: ``resident`` keeps decode rows on the device; ``host`` rebuilds every step's inputs on the host;
-    ``off`` is what the knob gives: no planner, the same code as ``host``. ``order``: ``arrival`` decodes the oldest
-    requests to completion, ``turns`` those that ran least recently. ``pages_owner``: who keeps the page lists.
+    ``planning``: ``resident`` keeps decode rows on the device, ``auto`` does so unless the environment's knob is off;
+    ``host`` rebuilds every step's inputs on the host; ``off`` is what the knob gives: no planner, the same code as
+    ``host``. ``order``: ``arrival`` decodes the oldest requests to completion, ``turns`` those that ran least recently.
+    ``pages_owner``: who keeps the page lists.
 
     Raises:
         LayoutError: a size is not positive, or a choice is unknown.
@@ -51,7 +60,7 @@ class EngineConfig:
     """Tokens of one step, decode rows included."""
     min_chunk: int = 64
     """The least tokens of a prefill chunk that is not a prompt's last."""
-    planning: Planning = "resident"
+    planning: Planning = "auto"
     order: Order = "arrival"
     pages_owner: Owner = "engine"
     lookahead: bool = True
@@ -78,7 +87,7 @@ class EngineConfig:
         ):
             if value not in known:
                 raise LayoutError.of(name, expected=f"one of {list(known)}", got=value)
-        if self.pages_owner == "planner" and self.planning != "resident":
+        if self.pages_owner == "planner" and self.planning in ("host", "off"):
             raise LayoutError.of("pages_owner", expected="engine, without a planner", got=self.pages_owner)
 
     def pool(self, name: str) -> PoolConfig:

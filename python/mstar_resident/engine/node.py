@@ -97,6 +97,6 @@ class Node:
             config.device,
             name="decoder",
             walks=() if config.planning == "host" else ("decode",),
-            resident_planning="off" if config.planning == "off" else None,
+            resident_planning={"resident": "auto", "off": "off"}.get(config.planning),
             debug=config.debug,
         )

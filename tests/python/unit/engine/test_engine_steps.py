@@ -211,3 +211,11 @@ def test_the_environment_turns_planning_off(make: Any, submit: Any, monkeypatch:
     engine.run()
     assert len(request.outputs) == 10
     assert engine.counters.resident_steps == 0
+
+
+def test_an_argument_is_stronger_than_the_environment(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PLANNING_VARIABLE, "off")
+    assert make(planning="resident").planner is not None
+    monkeypatch.setenv(PLANNING_VARIABLE, "auto")
+    assert make(planning="off").planner is None
+    assert make(planning="host").planner is None
