@@ -11,6 +11,9 @@ from mstar_resident.cli import bench_plan
 from mstar_resident.cli.exits import ERROR, GOOD, MISMATCH, UsageError
 from mstar_resident.cli.record import write_json
 
+#: The workloads' requests hold pages for this many steps, and a request that joins stays for one step a row.
+MOST_ROWS, MOST_STEPS = 512, 2000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
@@ -36,8 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     unknown = [name for name in names if name not in bench_plan.CASES]
     if unknown or not names:
         raise UsageError(f"--cases: expected some of {', '.join(bench_plan.CASES)}, got {arguments.cases!r}")
-    if arguments.steps < 1:
-        raise UsageError(f"--steps: expected at least 1, got {arguments.steps}")
+    if not 1 <= arguments.steps <= MOST_STEPS:
+        raise UsageError(f"--steps: expected 1 to {MOST_STEPS}, got {arguments.steps}")
     heads = [f"{head:>10}" for head in ("core ns", "python us", "naive us", "naive/py", "bytes")]
     print(f"{'case':<11} {'rows':>5}", *heads)
     cases = []
@@ -67,14 +70,14 @@ def parse_rows(text: str) -> list[int]:
     """Return the comma-separated row counts.
 
     Raises:
-        UsageError: not positive ints, or more rows than a planner takes.
+        UsageError: not positive ints, or more rows than the workloads have pages for.
     """
     try:
         rows = [int(part) for part in text.split(",")]
     except ValueError:
         rows = []
-    if not rows or not all(1 <= count <= 65_536 for count in rows):
-        raise UsageError(f"--rows: expected comma-separated ints from 1 to 65536, got {text!r}")
+    if not rows or not all(1 <= count <= MOST_ROWS for count in rows):
+        raise UsageError(f"--rows: expected comma-separated ints from 1 to {MOST_ROWS}, got {text!r}")
     return rows
 
 

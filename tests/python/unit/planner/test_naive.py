@@ -71,7 +71,10 @@ def test_the_bench_leaves_one_json_object(tmp_path: Path) -> None:
     assert [(case["case"], case["rows"]) for case in record["cases"]] == [("steady", 1), ("steady", 2)]
 
 
-@pytest.mark.parametrize("wrong", ["--rows=0", "--rows=a", "--rows=", "--cases=fast", "--steps=0", "--columns=1"])
+@pytest.mark.parametrize(
+    "wrong",
+    ["--rows=0", "--rows=a", "--rows=", "--cases=fast", "--steps=0", "--columns=1", "--rows=513", "--steps=2001"],
+)
 def test_a_wrong_argument_of_the_bench_ends_in_exit_two(wrong: str) -> None:
     assert main(["bench", "plan", wrong]) == 2
 
