@@ -84,7 +84,7 @@ def report(engine: Engine, request: Request) -> dict[str, Any]:
     """Return what a run did, by name."""
     counters, stats = engine.counters, engine.planner.stats() if engine.planner is not None else None
     spent = counters.clock.spent_ns
-    plan_ns = spent.get("plan", 0) + spent.get("stage ahead", 0)
+    plan_ns = sum(spent[phase] for phase in ("pre-plan stage", "plan", "fresh plan", "flush", "commit"))
     return {
         "prompt_tokens": len(request.prompt),
         "new_tokens": len(request.outputs),

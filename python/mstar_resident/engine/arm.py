@@ -48,8 +48,11 @@ class HostArm:
     def decode(self, plan: StepPlan, buffer_idx: int) -> DecodeView:
         """Launch a decode step; return the view that its tokens are in. What the runner raises fails the step."""
         view = self._host_view(self.bucket(len(plan.requests)), buffer_idx)
+        self.counters.clock.enter("plan")
         fill(view, plan, self.seats, self.streams)
+        self.counters.clock.enter("launch")
         self.runner.decode(view)
+        self.counters.clock.enter("rest")
         return view
 
     def stage_ahead(self, plan: StepPlan | None, buffer_idx: int) -> None:

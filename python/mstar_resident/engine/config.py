@@ -70,6 +70,8 @@ class EngineConfig:
     """Check every resident step's rows against the engine's streams; waits for the device."""
     shadow: bool = False
     """Record what every resident step used, and compare it later; waits for nothing on the step path."""
+    ranges: bool = False
+    """Mark the phases of the host's steps as NVTX ranges."""
     debug: bool = False
     device: str = "cpu"
     dtype: torch.dtype = torch.float32

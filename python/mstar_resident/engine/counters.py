@@ -2,34 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 
+from mstar_resident.engine.clock import Clock
 from mstar_resident.errors import ResidentError
 
 
 class ResidencyError(ResidentError):
     """Too few of a run's pure decode steps were resident."""
-
-
-class Clock:
-    """Add up the host's time by phase, in nanoseconds."""
-
-    __slots__ = ("_last", "spent_ns")
-
-    def __init__(self) -> None:
-        self.spent_ns: dict[str, int] = {}
-        self._last = 0
-
-    def start(self) -> None:
-        """Begin at now."""
-        self._last = time.perf_counter_ns()
-
-    def lap(self, phase: str) -> None:
-        """Add the time since the last call to a phase."""
-        now = time.perf_counter_ns()
-        self.spent_ns[phase] = self.spent_ns.get(phase, 0) + now - self._last
-        self._last = now
 
 
 @dataclass(slots=True)

@@ -9,12 +9,13 @@ import torch
 
 from mstar_resident.engine.admission import Admission
 from mstar_resident.engine.arm import HostArm
+from mstar_resident.engine.clock import Clock
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import Counters
 from mstar_resident.engine.graph_runner import GraphRunner
 from mstar_resident.engine.host_plan import ragged
 from mstar_resident.engine.memory import Memory
-from mstar_resident.engine.node import Node
+from mstar_resident.engine.node import DECODE, Node
 from mstar_resident.engine.owned_memory import OwnedMemory
 from mstar_resident.engine.pages import Ints
 from mstar_resident.engine.plan import StepPlan
@@ -28,6 +29,7 @@ from mstar_resident.engine.scheduler import Scheduler
 from mstar_resident.errors import OutOfPagesError
 from mstar_resident.models.base import Decoder
 from mstar_resident.planner import ResidentPlanner
+from mstar_resident.resources.base import check_walk
 from mstar_resident.shadow import Shadow
 
 #: Steps that may fail in a row before the failure is the caller's.
@@ -57,7 +59,7 @@ class Engine:
     ) -> None:
         self.config = config = config or EngineConfig()
         self.model = model
-        self.counters = Counters()
+        self.counters = Counters(clock=Clock(config.ranges))
         device = torch.device(config.device)
         self.node = Node.build(model, config)
         self.seats, self.streams = self.node.seats, self.node.streams
@@ -92,7 +94,12 @@ class Engine:
         """Capture the ladder of decode buckets, two graphs each; on a CPU there is nothing to capture.
 
         Call it before the first request. A bucket that cannot be captured runs host-planned from then on.
+
+        Raises:
+            CaptureRefused: the decode walk does with a resource what a resident step cannot.
         """
+        if self.planner is not None:
+            check_walk(self.node.resources, DECODE, self.node.declarations())
         if self.graphs is not None:
             self.graphs.capture(self.arm.views())
             self.arm.host_planned = frozenset(self.graphs.failed)
@@ -154,7 +161,16 @@ class Engine:
         Raises:
             Exception: what a step raised, after it has failed several times in a row.
         """
+        clock = self.counters.clock
+        clock.enter("admit")
+        try:
+            return self._step()
+        finally:
+            clock.leave()
+
+    def _step(self) -> bool:
         plan = self._next()
+        self.counters.clock.enter("rest")
         if plan is None:
             self.arm.stage_ahead(None, 0)
             self.read()
@@ -170,9 +186,12 @@ class Engine:
         self._advance(plan, resident)
         self._pending.append(pending)
         if self.config.lookahead:
+            self.counters.clock.enter("pre-plan stage")
             self._stage_ahead()
+            self.counters.clock.enter("read")
             self.read(keep=1)
         else:
+            self.counters.clock.enter("read")
             self.read()
         return self.busy
 

@@ -22,6 +22,9 @@ from mstar_resident.resources.kv import KVPool
 from mstar_resident.resources.positions import Positions
 from mstar_resident.resources.recurrent import RecurrentPool as RecurrentResource
 
+#: The walk that opts in.
+DECODE = "decode"
+
 
 @dataclass(frozen=True, slots=True)
 class SeatColumn:
@@ -89,6 +92,13 @@ class Node:
         model.bind(kv, recurrent)
         return cls(seats, streams, kv, recurrent, tuple(resources))
 
+    def declarations(self) -> list[WalkDeclaration]:
+        """Return what a decode step does with every resource: one label; span 0 on a pool that it only reads."""
+        spans = {name: (entry.span,) for name, entry in self.streams.items()}
+        return [
+            WalkDeclaration(DECODE, resource.name, spans=spans.get(resource.name, (1,))) for resource in self.resources
+        ]
+
     def planner(self, config: EngineConfig) -> ResidentPlanner | Refusal:
         """Build the node's planner, or say why it stays host-planned."""
         return ResidentPlanner.build(
@@ -96,7 +106,7 @@ class Node:
             config.max_batch,
             config.device,
             name="decoder",
-            walks=() if config.planning == "host" else ("decode",),
+            walks=() if config.planning == "host" else (DECODE,),
             resident_planning={"resident": "auto", "off": "off"}.get(config.planning),
             debug=config.debug,
         )

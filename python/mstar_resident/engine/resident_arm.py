@@ -74,24 +74,27 @@ class ResidentArm(HostArm):
         lease = view.lease
         if lease is None:
             raise ValueError("a resident step needs a view with a lease")
-        counters.clock.start()
+        clock = counters.clock
+        clock.enter("plan")
         batch = self._name(plan)
         stage, self._ahead = self._ahead, None
         if stage is not None and planner.promote(stage, batch, lease):
             counters.promoted += 1
         else:
+            clock.enter("fresh plan")
             counters.restaged += stage is not None
             stage = planner.stage(batch, lease)
+        clock.enter("flush")
         planner.flush(stage, self._cuda_stream)
-        counters.clock.lap("plan")
+        clock.enter("launch")
         try:
             self.runner.decode(view)
         except BaseException:
             planner.fail(stage)
             raise
-        counters.clock.lap("launch")
+        clock.enter("commit")
         planner.commit(stage)
-        counters.clock.lap("plan")
+        clock.enter("rest")
         self._launched = stage
         counters.resident_steps += 1
         return view
@@ -110,9 +113,7 @@ class ResidentArm(HostArm):
         lease = self._view(bucket, buffer_idx).lease
         if lease is None:
             raise ValueError("a resident step needs a view with a lease")
-        self.counters.clock.start()
         self._ahead = self.planner.stage(self._name(plan), lease)
-        self.counters.clock.lap("stage ahead")
         self.counters.staged_ahead += 1
 
     def advanced(self, plan: StepPlan, alive: Ints, resident: bool) -> None:
