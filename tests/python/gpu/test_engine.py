@@ -126,3 +126,21 @@ def test_a_wrong_cell_on_the_device_is_seen_by_both_checks() -> None:
     found = built.counters.mismatches
     assert any(text.startswith("page of kv") for text in found)
     assert any(text.startswith("shadow used cells of kv") for text in found)
+
+
+def test_twice_as_many_requests_as_the_default_ladder_holds_are_served() -> None:
+    built = engine(128, shadow=True, max_requests=256, pools={"kv": PoolConfig(16, 3000, 512)}, token_budget=2048)
+    asked = prompts(256, seed=8)
+    tokens = answers(built, asked, 256, 24)
+    assert [len(one) for one in tokens] == [24] * 256
+    assert built.counters.mismatches == []
+    assert built.counters.resident_steps == built.counters.decode_steps > 0
+    assert built.planner is not None
+    assert built.planner.stats().displaced == 0  # in order of arrival rows run to completion
+
+
+def test_the_phases_of_a_step_are_timed_and_marked() -> None:
+    built = engine(8, ranges=True)
+    answers(built, prompts(8), 8, 20)
+    spent = built.counters.clock.spent_ns
+    assert all(spent[phase] > 0 for phase in ("admit", "pre-plan stage", "plan", "flush", "launch", "commit", "read"))
