@@ -30,7 +30,7 @@ class Encoder(Protocol):
     """Fill read-only pools with a request's context; a model that has such pools implements it."""
 
     def encode(self, context: Tensor, kv: dict[str, PagedKV]) -> None:
-        """Write the context, ``int64[t]``, to every read-only pool's ``write_loc``."""
+        """Write the context, tokens ``int64[t]`` or states ``[t, d]``, to every read-only pool's ``write_loc``."""
 
 
 class Admission:
@@ -202,7 +202,7 @@ class Admission:
             lengths = torch.tensor([length], dtype=torch.int32)
             kv[name] = PagedKV(table, torch.zeros(1, dtype=torch.int64), lengths, loc, entry.pool.page_size)
         if kv and isinstance(self._model, Encoder):
-            self._model.encode(torch.from_numpy(np.asarray(request.context)).to(self._config.device), kv)
+            self._model.encode(torch.as_tensor(request.context).to(self._config.device), kv)
 
     def _give_index(self, request: Request) -> None:
         index = int(self._node.seats.recurrent[request.seat])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
+from torch import Tensor
 
 from mstar_resident.engine.pages import Ints
 
@@ -48,8 +49,8 @@ class Request:
     """Hold what a caller asked for and what became of it.
 
     ``positions`` are a prompt's explicit positions, one a token (images advance them by less than their tokens);
-    later tokens continue from the last. ``context`` fills the read-only pools. A request with ``keep`` turns idle
-    when it stops, and can be given a next turn.
+    later tokens continue from the last. ``context`` fills the read-only pools: tokens, or an encoder's states
+    ``[t, d]``. A request with ``keep`` turns idle when it stops, and can be given a next turn.
     """
 
     id: str
@@ -58,7 +59,7 @@ class Request:
     sampling: Sampling = field(default_factory=Sampling)
     stop: frozenset[int] = frozenset()
     positions: Ints | None = None
-    context: Ints | None = None
+    context: Ints | Tensor | None = None
     keep: bool = False
     on_token: Callable[[int], None] | None = None
 
