@@ -1,5 +1,9 @@
 //! A batch that steps again: lengths advance together and are written out when it breaks up.
 
+use std::time::{Duration, Instant};
+
+use mstar_resident_core::{Batch, Planner};
+
 use crate::support::shapes::{Shape, append, read_only};
 use crate::{node, plain};
 
@@ -100,6 +104,7 @@ fn crossings_of_a_batch_start_from_where_its_rows_are() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn a_wide_batch_crosses_in_every_step_and_sends_each_row_once_a_page() {
     let mut node = node(&Shape::new(vec![append("kv", 4, 2000, 400)], 0, 96));
     let pages: Vec<i64> = (1..=100).collect();
@@ -110,4 +115,42 @@ fn a_wide_batch_crosses_in_every_step_and_sends_each_row_once_a_page() {
         node.step(&rows);
     }
     assert_eq!(node.planner.stats().crossings, 96 * 10);
+}
+
+/// The fastest of a few runs of 200 steps, of batches in turn.
+fn fastest(planner: &mut Planner, batches: &[Batch]) -> Duration {
+    let mut buffer = vec![0; planner.largest_flush_bytes()];
+    let mut run = || {
+        let begin = Instant::now();
+        for step in 0..200 {
+            let stage = planner.stage(&batches[step % batches.len()], 0).unwrap();
+            planner.flush(stage.seq, &mut buffer).unwrap();
+            planner.commit(stage.seq).unwrap();
+        }
+        begin.elapsed()
+    };
+    (0..5).map(|_| run()).min().unwrap()
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "it is timed")]
+fn a_steady_step_of_an_unchanged_batch_walks_no_rows() {
+    let shape = Shape::new(vec![append("kv", 1 << 20, 9, 1 << 20)], 0, 8192);
+    let mut planner = Planner::new(shape.layout(), shape.max_batch).unwrap();
+    planner.add_lease(shape.max_batch).unwrap();
+    let handles: Vec<i64> = (0..8192).map(|_| planner.open()).collect();
+    for &handle in &handles {
+        planner.set_stream(handle, 0, &[1], 0).unwrap();
+    }
+    let reversed: Vec<i64> = handles.iter().rev().copied().collect();
+    let batches = [
+        planner.batch(&handles).unwrap(),
+        planner.batch(&reversed).unwrap(),
+    ];
+    let broken_up = fastest(&mut planner, &batches);
+    let steady = fastest(&mut planner, &batches[..1]);
+    assert!(
+        steady * 20 < broken_up,
+        "200 steps of 8192 rows: {steady:?} steady, {broken_up:?} by row"
+    );
 }

@@ -186,3 +186,18 @@ fn sixty_four_columns_are_held_and_the_last_one_too() {
             .contains("column63")
     );
 }
+
+#[test]
+fn a_request_prefilled_again_into_another_recurrent_index_reads_that_one() {
+    for index in [3, 6] {
+        let mut node = with_columns(2);
+        let a = node.request(&[(&[1], 5)], &[0, 3]);
+        node.step(&[a]);
+        node.offload(a);
+        let b = node.request(&[(&[9], 1)], &[0, 3]); // takes the index over
+        node.step(&[b]);
+        node.set_stream(a, 0, &[2], 6);
+        node.set_column(1, a, index);
+        assert_eq!(node.step(&[b, a]).columns[1], [3, index]);
+    }
+}

@@ -257,6 +257,7 @@ fn a_refused_plan_leaves_its_rows_to_the_next_step() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn reserving_and_skipping_a_thousand_times_keeps_rows_as_they_are() {
     let (mut node, a, b) = before_crossing();
     let bytes = node.planner.stats().bytes;
@@ -283,6 +284,7 @@ fn a_reordered_batch_is_another_step() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn crossings_stand_in_one_order_whether_or_not_a_dropped_stage_broke_the_batch_up() {
     let tables = || {
         vec![

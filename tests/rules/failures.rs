@@ -30,6 +30,7 @@ fn rows_of_a_step_that_failed_after_its_replay_are_rewritten_with_the_streams_le
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn a_launch_that_fails_at_any_copy_is_repaired_by_the_next_step() {
     let tables = || {
         vec![

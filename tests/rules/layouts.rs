@@ -19,6 +19,7 @@ fn a_hybrid_model_of_long_context_has_2050_cells_and_257_rows_in_two_mebibytes()
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn an_encoder_decoder_model_has_19_cells() {
     let tables = vec![
         append("self", 128, 500, 448),
@@ -207,6 +208,7 @@ fn tokens_that_an_int32_attention_length_cannot_count_are_refused() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn batches_have_a_least_and_a_largest_width() {
     let build = |rows| Planner::new(layout(vec![append("kv", 4, 10, 40)], 0), rows);
     for rows in [0, (1 << 16) + 1, usize::MAX] {

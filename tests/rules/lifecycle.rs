@@ -105,6 +105,7 @@ fn every_mark_of_a_request_is_reset_with_it() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn short_requests_through_every_exit_leave_nothing() {
     let mut node = plain(2);
     let mut random = Random::new(3);

@@ -375,3 +375,18 @@ fn a_fork_onto_a_planned_row_drops_its_stage() {
     let out = node.step(&[child, parent]);
     assert_eq!(out.stored[1], [4, 4]);
 }
+
+#[test]
+fn a_refused_plan_leaves_its_reservation_to_the_retry() {
+    let mut node = node(&Shape::new(vec![append("kv", 4, 9, 40)], 1, 1));
+    node.tell(&Call::OwnPages(0)).unwrap();
+    let a = node.open();
+    let step = Call::ReserveStep(vec![a]);
+    node.tell(&step).unwrap();
+    assert!(node.stage(&[a], 0).is_err(), "its column is not set");
+    assert_eq!(free(&node), 8);
+    node.set_column(0, a, 1);
+    node.tell(&step).unwrap();
+    node.step(&[a]);
+    assert_eq!(free(&node), 8);
+}

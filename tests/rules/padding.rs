@@ -40,6 +40,7 @@ fn parked_rows_are_untouched_by_a_narrower_step() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn the_trash_row_is_zero_after_any_number_of_replays() {
     let mut node = plain(4);
     let a = node.simple(1, 16, 0);

@@ -30,6 +30,7 @@ fn every_slot_is_free_cooling_or_held_at_every_point_of_a_step() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn slots_are_twice_the_widest_batch_and_the_trash_row_is_none_of_them() {
     for max_batch in [1, 31, 32, 33, 64] {
         let ledger = SlotLedger::new(2 * max_batch);
@@ -75,6 +76,7 @@ fn a_step_of_all_new_rows_runs_behind_a_full_one_whose_rows_left_in_flight() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn steps_of_new_rows_only_never_run_out_of_slots() {
     let mut node = plain(3);
     let mut random = Random::new(9);
@@ -98,6 +100,7 @@ fn steps_of_new_rows_only_never_run_out_of_slots() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn admitting_and_leaving_in_every_way_leaks_no_slot() {
     let mut node = plain(2);
     for round in 0..200 {

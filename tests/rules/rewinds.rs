@@ -1,6 +1,8 @@
 //! Tokens taken back: the mirror follows the device, the stream what the engine tells, and the difference is sent.
 
-use crate::plain;
+use crate::support::call::Call;
+use crate::support::shapes::{Shape, append};
+use crate::{node, plain};
 
 #[test]
 fn a_token_discarded_after_its_step_committed_is_rewound_before_the_row_is_read() {
@@ -125,7 +127,6 @@ fn a_stream_set_in_flight_counts_from_the_next_step_on() {
 
 #[test]
 fn lengths_and_rewinds_at_their_edges() {
-    use crate::support::call::Call;
     let mut node = plain(1);
     let a = node.simple(1, 2, 8);
     let cut = |length, pages| Call::Truncate {
@@ -163,7 +164,7 @@ fn lengths_and_rewinds_at_their_edges() {
             "{length} tokens on {pages:?}"
         );
     }
-    node.tell(&set(&[1, 2], 465 - 457)).unwrap();
+    node.tell(&set(&[1, 2], 8)).unwrap();
     node.tell(&set(&[], 0)).unwrap();
     let add = |tokens| Call::HostStep {
         table: 0,
@@ -176,4 +177,35 @@ fn lengths_and_rewinds_at_their_edges() {
     }
     node.tell(&add(1)).unwrap();
     node.tell(&add(0)).unwrap();
+}
+
+#[test]
+fn a_length_computed_before_a_prefix_hit_is_refused_and_the_right_one_accepted() {
+    let mut node = node(&Shape::new(vec![append("kv", 256, 100, 2560)], 0, 1));
+    let a = node.open();
+    let set = |length| Call::SetStream {
+        handle: a,
+        table: 0,
+        pages: vec![7, 3],
+        length,
+    };
+    assert!(node.tell(&set(465 + 256)).is_err());
+    node.tell(&set(465)).unwrap();
+    assert_eq!(node.step(&[a]).write_loc[0][0], 3 * 256 + 465 - 256);
+}
+
+#[test]
+fn outputs_of_two_steps_that_end_after_a_request_left_touch_no_other() {
+    let mut node = plain(2);
+    let (a, b) = (node.simple(1, 4, 5), node.simple(11, 4, 5));
+    node.step(&[a, b]);
+    node.launch_step(&[a, b]); // in flight
+    node.release(a);
+    let again = node.simple(30, 1, 2);
+    node.commit();
+    node.launch_step(&[b, again]);
+    node.truncate(b, 0, 6, 4); // the outputs of both steps are thrown away
+    node.commit();
+    assert_eq!((node.length(b, 0), node.length(again, 0)), (6, 3));
+    node.step(&[again, b]);
 }

@@ -83,6 +83,7 @@ fn a_steady_step_of_an_unchanged_batch_copies_nothing() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn a_thousand_steps_send_the_slots_once_and_a_cell_a_crossing() {
     let mut node = node(&Shape::new(vec![append("kv", 16, 300, 64)], 0, 64));
     let rows: Vec<i64> = (0..64)

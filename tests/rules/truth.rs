@@ -13,6 +13,7 @@ fn plan(shape: Shape, owned: &[usize]) -> Plan {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn more_live_requests_than_slots_run_off_the_cache() {
     for seed in 0..3 {
         let machine = run(&plan(Shape::mixed(4), &[]), seed);
@@ -24,6 +25,7 @@ fn more_live_requests_than_slots_run_off_the_cache() {
 }
 
 #[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
 fn a_short_pool_is_run_at_its_limit() {
     let shape = Shape::new(
         vec![append("kv", 4, 14, 40), append("own", 3, 16, 30)],

@@ -131,3 +131,127 @@ impl Planner {
 fn broken(rule: &'static str, detail: String) -> Result<()> {
     Err(Error::Invariant { rule, detail })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::{RowLayout, TableSpec};
+    use crate::stage::Batch;
+
+    /// Two requests, stepped; the second one's step is in flight.
+    fn planner() -> Planner {
+        let kv = TableSpec {
+            name: "kv".into(),
+            page_size: 4,
+            pool_pages: 20,
+            max_seq_len: 40,
+            span: 1,
+        };
+        let layout = RowLayout::new(vec![kv], vec!["index".into()]).unwrap();
+        let mut planner = Planner::new(layout, 2).unwrap();
+        planner.own_pages(0).unwrap();
+        planner.add_lease(2).unwrap();
+        let mut buffer = vec![0; planner.largest_flush_bytes()];
+        for last in [false, true] {
+            let handle = planner.open();
+            planner.reserve(0, &[handle], &[4]).unwrap();
+            planner.set_column(0, &[handle], &[7]).unwrap();
+            let batch: Batch = planner.batch(&[handle]).unwrap();
+            let stage = planner.stage(&batch, 0).unwrap();
+            planner.flush(stage.seq, &mut buffer).unwrap();
+            if !last {
+                planner.commit(stage.seq).unwrap();
+            }
+        }
+        planner.check().unwrap();
+        planner.check_truth().unwrap();
+        planner
+    }
+
+    #[test]
+    fn the_check_finds_every_rule_broken() {
+        let breaks: [(&str, fn(&mut Planner)); 8] = [
+            ("a holder that does not hold", |planner| {
+                let handle = planner.requests.live().next().unwrap();
+                planner.requests.get_mut(handle).slot = Slot::TRASH;
+            }),
+            ("a holder that is not live", |planner| {
+                let handle = planner.requests.live().next().unwrap();
+                planner.requests.get_mut(handle).live = false;
+            }),
+            ("a slot that another holds", |planner| {
+                let handles: Vec<_> = planner.requests.live().collect();
+                let slot = planner.requests.get(handles[1]).slot;
+                let fresh = planner.requests.open();
+                planner.requests.get_mut(fresh).slot = slot;
+            }),
+            ("lost pages and no mark", |planner| {
+                planner.mirror.set_extent(Slot::new(1), 0, 3);
+            }),
+            ("a slot cools behind no step", |planner| {
+                let handle = planner.requests.live().nth(1).unwrap();
+                planner.release(handle.pack()).unwrap();
+                planner.in_flight = None;
+            }),
+            ("a stage behind a step in flight", |planner| {
+                planner.stage.seq = planner.last_seq;
+            }),
+            ("a page that no stream names", |planner| {
+                let handle = planner.requests.live().next().unwrap();
+                planner.requests.stream_mut(handle, 0).pages.clear();
+                planner.requests.get_mut(handle).stale = true;
+            }),
+            ("a broken ledger", |planner| {
+                planner
+                    .ledger
+                    .take(Slot::TRASH, crate::Handle::new(9, 0), planner.last_seq, 0);
+            }),
+        ];
+        for (what, break_it) in breaks {
+            let mut broken = planner();
+            break_it(&mut broken);
+            assert!(broken.check().is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn rows_that_will_be_written_whole_may_have_lost_pages() {
+        let marks: [fn(&mut Planner); 2] = [
+            |planner| planner.mirror.set_unknown(Slot::new(1), true),
+            |planner| {
+                let handle = planner.requests.live().next().unwrap();
+                planner.requests.get_mut(handle).stale = true;
+            },
+        ];
+        for mark in marks {
+            let mut planner = planner();
+            planner.mirror.set_extent(Slot::new(1), 0, 3);
+            mark(&mut planner);
+            planner.check().unwrap();
+        }
+    }
+
+    #[test]
+    fn the_check_of_a_flush_finds_a_row_that_differs() {
+        let slot = Slot::new(2);
+        let breaks: [(&str, fn(&mut Planner, Slot)); 4] = [
+            ("a length", |planner, slot| {
+                planner.mirror.advance(slot, 0, 1)
+            }),
+            ("too many cells", |planner, slot| {
+                planner.mirror.set_extent(slot, 0, 2);
+            }),
+            ("too few cells", |planner, slot| {
+                planner.mirror.set_extent(slot, 0, 0);
+            }),
+            ("a column", |planner, slot| {
+                planner.mirror.set_value(slot, 0, 8)
+            }),
+        ];
+        for (what, break_it) in breaks {
+            let mut broken = planner();
+            break_it(&mut broken, slot);
+            assert!(broken.check_truth().is_err(), "{what}");
+        }
+    }
+}

@@ -208,3 +208,76 @@ impl SlotLedger {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Three slots: 1 is held, 2 cools behind step 1, 3 is free.
+    fn ledger() -> SlotLedger {
+        let mut ledger = SlotLedger::new(3);
+        let seq = PlanSeq::NONE.next();
+        for (slot, batch_idx) in [(1, 0), (2, 1)] {
+            let handle = Handle::new(batch_idx, 0);
+            ledger.take(Slot::new(slot), handle, seq, batch_idx);
+            ledger.read(Slot::new(slot), seq);
+        }
+        ledger.release(Slot::new(2), Some(seq));
+        ledger
+    }
+
+    #[test]
+    fn the_check_finds_every_way_to_break_the_partition() {
+        ledger().check().unwrap();
+        let breaks: [(&str, fn(&mut SlotLedger)); 8] = [
+            ("a held slot is free", |ledger| ledger.free[0] |= 1 << 1),
+            ("a cooling slot is free", |ledger| ledger.free[0] |= 1 << 2),
+            ("a free slot is held", |ledger| {
+                ledger.holder[3] = Some(Handle::new(5, 0));
+            }),
+            ("a slot is nobody's", |ledger| ledger.holder[1] = None),
+            ("a slot cools twice", |ledger| {
+                ledger.cooling.push((PlanSeq::NONE, Slot::new(2)));
+            }),
+            ("a count differs", |ledger| ledger.free_count += 1),
+            ("the trash row is free", |ledger| ledger.free[0] |= 1),
+            ("the trash row is held", |ledger| {
+                ledger.holder[0] = Some(Handle::new(5, 0));
+            }),
+        ];
+        for (what, break_it) in breaks {
+            let mut broken = ledger();
+            break_it(&mut broken);
+            assert!(broken.check().is_err(), "{what}");
+        }
+    }
+
+    #[test]
+    fn a_step_that_needs_more_victims_than_there_are_is_a_broken_rule() {
+        let (mut scratch, mut out) = (Vec::new(), Vec::new());
+        let ledger = ledger();
+        let everyone = |_: Slot| false;
+        ledger
+            .peek_victims(1, everyone, &mut scratch, &mut out)
+            .unwrap();
+        assert_eq!(out, [Slot::new(1)]);
+        let error = ledger.peek_victims(2, everyone, &mut scratch, &mut out);
+        assert!(matches!(
+            error,
+            Err(Error::Invariant {
+                rule: "never refuses",
+                ..
+            })
+        ));
+    }
+
+    #[test]
+    fn free_slots_are_found_lowest_first_across_words() {
+        let ledger = SlotLedger::new(130);
+        for count in [0, 1, 63, 64, 65, 128, 130, 200] {
+            let mut out = Vec::new();
+            ledger.peek_free(count, &mut out);
+            assert!(out.into_iter().map(Slot::get).eq(1..=count.min(130)));
+        }
+    }
+}

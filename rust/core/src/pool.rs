@@ -95,3 +95,27 @@ impl PagePool {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_check_finds_pages_that_are_lost_or_counted_wrong() {
+        let mut pool = PagePool::new(3);
+        let (first, second) = (pool.take(), pool.take());
+        assert_eq!((first, second, pool.free()), (1, 2, 1));
+        pool.share(first);
+        pool.check(&[0, 2, 1, 0]).unwrap();
+        assert!(pool.check(&[0, 1, 1, 0]).is_err(), "one reference too many");
+        assert!(pool.check(&[0, 2, 1, 1]).is_err(), "one too few");
+        pool.give_back(second, Some(PlanSeq::NONE.next()));
+        pool.check(&[0, 2, 0, 0]).unwrap();
+        pool.retire(PlanSeq::NONE);
+        assert_eq!(pool.free(), 1, "it cools still");
+        pool.retire(PlanSeq::NONE.next());
+        assert_eq!(pool.free(), 2);
+        pool.free.pop();
+        assert!(pool.check(&[0, 2, 0, 0]).is_err(), "a page is lost");
+    }
+}
