@@ -138,6 +138,8 @@ mod tests {
     use crate::layout::{RowLayout, TableSpec};
     use crate::stage::Batch;
 
+    type Break<T> = (&'static str, T);
+
     /// Two requests, stepped; the second one's step is in flight.
     fn planner() -> Planner {
         let kv = TableSpec {
@@ -170,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_check_finds_every_rule_broken() {
-        let breaks: [(&str, fn(&mut Planner)); 8] = [
+        let breaks: [Break<fn(&mut Planner)>; 8] = [
             ("a holder that does not hold", |planner| {
                 let handle = planner.requests.live().next().unwrap();
                 planner.requests.get_mut(handle).slot = Slot::TRASH;
@@ -234,9 +236,9 @@ mod tests {
     #[test]
     fn the_check_of_a_flush_finds_a_row_that_differs() {
         let slot = Slot::new(2);
-        let breaks: [(&str, fn(&mut Planner, Slot)); 4] = [
+        let breaks: [Break<fn(&mut Planner, Slot)>; 4] = [
             ("a length", |planner, slot| {
-                planner.mirror.advance(slot, 0, 1)
+                planner.mirror.advance(slot, 0, 1);
             }),
             ("too many cells", |planner, slot| {
                 planner.mirror.set_extent(slot, 0, 2);
@@ -245,7 +247,7 @@ mod tests {
                 planner.mirror.set_extent(slot, 0, 0);
             }),
             ("a column", |planner, slot| {
-                planner.mirror.set_value(slot, 0, 8)
+                planner.mirror.set_value(slot, 0, 8);
             }),
         ];
         for (what, break_it) in breaks {
