@@ -138,7 +138,7 @@ mod tests {
     use crate::layout::{RowLayout, TableSpec};
     use crate::stage::Batch;
 
-    type Break<T> = (&'static str, T);
+    type Break = (&'static str, fn(&mut Planner));
 
     /// Two requests, stepped; the second one's step is in flight.
     fn planner() -> Planner {
@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn the_check_finds_every_rule_broken() {
-        let breaks: [Break<fn(&mut Planner)>; 8] = [
+        let breaks: [Break; 8] = [
             ("a holder that does not hold", |planner| {
                 let handle = planner.requests.live().next().unwrap();
                 planner.requests.get_mut(handle).slot = Slot::TRASH;
@@ -235,24 +235,23 @@ mod tests {
 
     #[test]
     fn the_check_of_a_flush_finds_a_row_that_differs() {
-        let slot = Slot::new(2);
-        let breaks: [Break<fn(&mut Planner, Slot)>; 4] = [
-            ("a length", |planner, slot| {
-                planner.mirror.advance(slot, 0, 1);
+        let breaks: [Break; 4] = [
+            ("a length", |planner| {
+                planner.mirror.advance(Slot::new(2), 0, 1);
             }),
-            ("too many cells", |planner, slot| {
-                planner.mirror.set_extent(slot, 0, 2);
+            ("too many cells", |planner| {
+                planner.mirror.set_extent(Slot::new(2), 0, 2);
             }),
-            ("too few cells", |planner, slot| {
-                planner.mirror.set_extent(slot, 0, 0);
+            ("too few cells", |planner| {
+                planner.mirror.set_extent(Slot::new(2), 0, 0);
             }),
-            ("a column", |planner, slot| {
-                planner.mirror.set_value(slot, 0, 8);
+            ("a column", |planner| {
+                planner.mirror.set_value(Slot::new(2), 0, 8);
             }),
         ];
         for (what, break_it) in breaks {
             let mut broken = planner();
-            break_it(&mut broken, slot);
+            break_it(&mut broken);
             assert!(broken.check_truth().is_err(), "{what}");
         }
     }

@@ -213,6 +213,8 @@ impl SlotLedger {
 mod tests {
     use super::*;
 
+    type Break = (&'static str, fn(&mut SlotLedger));
+
     /// Three slots: 1 is held, 2 cools behind step 1, 3 is free.
     fn ledger() -> SlotLedger {
         let mut ledger = SlotLedger::new(3);
@@ -229,7 +231,7 @@ mod tests {
     #[test]
     fn the_check_finds_every_way_to_break_the_partition() {
         ledger().check().unwrap();
-        let breaks: [(&str, fn(&mut SlotLedger)); 8] = [
+        let breaks: [Break; 8] = [
             ("a held slot is free", |ledger| ledger.free[0] |= 1 << 1),
             ("a cooling slot is free", |ledger| ledger.free[0] |= 1 << 2),
             ("a free slot is held", |ledger| {
