@@ -95,7 +95,7 @@ def test_captured_steps_of_changing_batches_pass_the_row_check(
             books.streams[handle, "kv"] = (pages, length + 1)
         assert check.check(stage, books) == []
         columns = [sum(books.columns[handle, column.name] for column in LAYOUT.columns) for handle in rows]
-        lengths = [books.length(handle, "kv") for handle in rows]
+        lengths = books.lengths(np.array(rows), "kv").tolist()
         assert step.output[: len(rows)].tolist() == [
             2 * length - 1 + own for length, own in zip(lengths, columns, strict=True)
         ]
