@@ -10,15 +10,13 @@ is the bytes of KV, or of state read and written, over ``--bandwidth`` (TB/s).
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import statistics
 from dataclasses import asdict, dataclass
 
 import prologue_arms  # noqa: F401  (lets the kernels be imported without the native module)
 import torch
-import triton
 
+from mstar_resident.cli.record import write_json
 from mstar_resident.kernels import gdn_decode
 from mstar_resident.kernels.paged_decode import PagedDecode
 
@@ -184,15 +182,7 @@ def main() -> None:
             f" {r.p90_us:8.2f} {r.floor_us:8.2f} {r.relative_error:8.1e}"
         )
     if args.json:
-        about = {
-            "device": torch.cuda.get_device_name(),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "seed": 0,
-        }
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"about": about, "records": [asdict(r) for r in records]}, file, indent=1)
+        write_json(args.json, "bench-kernels", [asdict(record) for record in records])
 
 
 if __name__ == "__main__":

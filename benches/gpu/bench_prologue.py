@@ -11,17 +11,14 @@ cache by the next replay, as it has after a forward.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import random
 import statistics
-import subprocess
 from dataclasses import asdict, dataclass
 
 import torch
-import triton
 from prologue_arms import ARMS, torch_reference
 
+from mstar_resident.cli.record import write_json
 from mstar_resident.layout import Column, KVTable, RowLayout
 from mstar_resident.lease import Lease
 from mstar_resident.store import Store
@@ -172,18 +169,7 @@ def main() -> None:
             f" {r.added_p10_us:7.2f} {r.added_p90_us:7.2f}"
         )
     if args.json:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        ).stdout.strip()
-        about = {
-            "device": torch.cuda.get_device_name(device),
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "commit": commit or None,
-        }
-        with open(args.json, "w", encoding="utf-8") as file:
-            json.dump({"about": about, "records": [asdict(r) for r in records]}, file, indent=1)
+        write_json(args.json, "bench-prologue", [asdict(record) for record in records])
 
 
 if __name__ == "__main__":
