@@ -52,9 +52,8 @@ class RaggedCrossings(Scenario):
 
     def happened(self, world: World) -> dict[str, bool]:
         """About a quarter of all rows cross in each step."""
-        counters = world.engine.counters
-        planner = world.engine.planner
-        return {"crossings": planner is not None and planner.stats().crossings > counters.resident_steps}
+        rows, planner = world.engine.counters.rows_checked, world.engine.planner
+        return {"crossings": planner is not None and planner.stats().crossings > rows / 6}
 
 
 class JoinLeave(Scenario):
