@@ -95,7 +95,7 @@ impl Bench {
             lease,
             buffer,
             batches,
-            rows: handles[..rows].to_vec(),
+            rows: handles,
         }
     }
 
@@ -119,17 +119,16 @@ impl Bench {
                 self.rows[at] = open(&mut self.planner, case, step);
                 self.batches[0] = self.planner.batch(&self.rows).unwrap();
             }
-            Case::Displacing => {}
+            // Back after one page of steps: a row keeps its count of used pages however long the bench runs.
+            Case::Displacing => {
+                let width = self.rows.len() / self.batches.len();
+                let first = step % self.batches.len() * width;
+                let members = self.rows[first..first + width].to_vec();
+                self.put_back(&members, start(case) + PAGE_SIZE as i64 - 2, case);
+            }
             Case::Whole => {
-                // One page of steps, then back: the rows keep 1,024 used pages however long the bench runs.
-                if self.planner.length(self.rows[0], 0).unwrap() >= 1024 * PAGE_SIZE as i64 {
-                    for &handle in &self.rows {
-                        let pages = self.planner.pages(handle, 0).unwrap().len();
-                        self.planner
-                            .truncate(0, handle, start(case), pages)
-                            .unwrap();
-                    }
-                }
+                let members = self.rows.clone();
+                self.put_back(&members, 1024 * PAGE_SIZE as i64, case);
                 self.planner.mark_stale(&self.rows).unwrap();
             }
         }
@@ -137,13 +136,21 @@ impl Bench {
 
     /// Puts every stream back to its start; the step behind it is not timed.
     fn rewind(&mut self, case: Case) {
-        for &handle in &self.rows {
-            let pages = self.planner.pages(handle, 0).unwrap().len();
-            self.planner
-                .truncate(0, handle, start(case), pages)
-                .unwrap();
-        }
+        let members = self.rows.clone();
+        self.put_back(&members, start(case), case);
         self.step(0);
+    }
+
+    /// Puts the streams of rows that are `limit` long back to their start.
+    fn put_back(&mut self, members: &[i64], limit: i64, case: Case) {
+        for &handle in members {
+            if self.planner.length(handle, 0).unwrap() >= limit {
+                let pages = self.planner.pages(handle, 0).unwrap().len();
+                self.planner
+                    .truncate(0, handle, start(case), pages)
+                    .unwrap();
+            }
+        }
     }
 
     fn step(&mut self, batch: usize) {
