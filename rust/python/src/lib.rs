@@ -8,6 +8,7 @@ mod bench;
 mod device;
 mod errors;
 mod planner;
+mod state;
 mod values;
 
 use pyo3::prelude::*;

@@ -7,14 +7,9 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
 use crate::array::int64;
-use crate::device::Device;
 use crate::errors::{layout_error, raised};
+use crate::state::{Flushed, State, StepError};
 use crate::values::{Batch, Layout, Stage, Stats};
-
-struct State {
-    core: core::Planner,
-    device: Device,
-}
 
 /// Plans the resident steps of one node. Arrays are 1-D C-contiguous int64.
 ///
@@ -49,10 +44,7 @@ impl Planner {
         core.set_strict(strict);
         let lengths = layout.layout.tables().len();
         Ok(Self {
-            state: Mutex::new(State {
-                core,
-                device: Device::default(),
-            }),
+            state: Mutex::new(State::new(core)),
             lengths,
         })
     }
@@ -256,31 +248,14 @@ impl Planner {
     ///
     /// Waits only if the ring is full, without holding the mutex or the interpreter lock.
     fn flush(&self, py: Python<'_>, stage: &Stage, cuda_stream: usize) -> PyResult<usize> {
-        let seq = stage.info.seq;
         loop {
-            let mut state = self.state()?;
-            let State { core, device } = &mut *state;
-            if raised(py, core.flush_is_empty(seq))? {
-                return raised(py, core.flush(seq, &mut [])).map(|()| 0);
+            let flushed = self.state()?.flush(stage.info.seq, cuda_stream);
+            match step_raised(py, flushed)? {
+                Flushed::Copies(copies) => return Ok(copies),
+                Flushed::RingFull(event) => py
+                    .detach(|| event.wait())
+                    .map_err(PyRuntimeError::new_err)?,
             }
-            if !device.is_bound() {
-                return Err(PyRuntimeError::new_err(
-                    "the store and the ring are not bound",
-                ));
-            }
-            if let Some(event) = device.pending().map_err(PyRuntimeError::new_err)? {
-                device.ring_waits += 1;
-                drop(state);
-                py.detach(|| event.wait())
-                    .map_err(PyRuntimeError::new_err)?;
-                continue;
-            }
-            raised(py, core.flush(seq, device.buffer()))?;
-            if let Err(error) = device.copy(core.copies(), cuda_stream) {
-                raised(py, core.fail(seq))?;
-                return Err(PyRuntimeError::new_err(error));
-            }
-            return Ok(core.copies().len());
         }
     }
 
@@ -295,11 +270,10 @@ impl Planner {
         cuda_stream: usize,
     ) -> PyResult<usize> {
         let copies = self.flush(py, stage, cuda_stream)?;
-        let mut state = self.state()?;
-        if let Err(error) = state.device.launch(graph_exec, cuda_stream) {
-            raised(py, state.core.fail(stage.info.seq))?;
-            return Err(PyRuntimeError::new_err(error));
-        }
+        let launched = self
+            .state()?
+            .launch(stage.info.seq, graph_exec, cuda_stream);
+        step_raised(py, launched)?;
         Ok(copies)
     }
 
@@ -408,4 +382,11 @@ impl Planner {
     fn free_pages(&self, py: Python<'_>, table: usize) -> PyResult<u64> {
         raised(py, self.state()?.core.free_pages(table))
     }
+}
+
+fn step_raised<T>(py: Python<'_>, result: Result<T, StepError>) -> PyResult<T> {
+    result.or_else(|error| match error {
+        StepError::Refused(error) => raised(py, Err(error)),
+        StepError::Device(error) => Err(PyRuntimeError::new_err(error)),
+    })
 }
