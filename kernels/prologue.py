@@ -22,8 +22,8 @@ from mstar_resident.errors import LayoutError
 if TYPE_CHECKING:
     from mstar_resident.layout import RowLayout
 
-#: Rows of one program, which is one warp; one row per lane, so that no lane reads what another one writes. One row for
-#: each program spreads the chains of dependent loads over the device: added least on a cold store at 1, 64, 128 rows.
+#: Rows of one program, which is one warp; one row per lane, so that no lane reads what another one writes. With one row
+#: for each program, the chains of dependent loads of all rows run side by side on the device's processors.
 ROWS_PER_PROGRAM = 1
 
 

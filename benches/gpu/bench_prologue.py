@@ -2,10 +2,12 @@
 
     python3 benches/gpu/bench_prologue.py --rows 1,64,128 --columns 2050 --json FILE
 
-Every arm is checked against the oracle first. Arms are timed in turn, round after round, over back-to-back replays;
-the figure is the median over rounds, and what an arm adds is the median of its differences to "no planner" in the
-same round. ``--cold-mib`` makes the graph's last kernel overwrite that much memory, so that the store has left the
-cache by the next replay, as it has after a forward.
+Every arm is checked against the oracle first. Arms are timed in turn, round after round, over back-to-back replays. A
+graph keeps the places that its capture gave it, so every arm is captured anew several times; what an arm adds in one
+capture is the median of its differences to "no planner" in the same round, and the figure is the median over captures,
+with the least and the greatest beside it. ``--cold-mib`` makes the graph's last kernel overwrite
+that much memory, so that the store has left the cache by the next replay, as it has after a forward. "beside" is the
+prologue on a branch of its own, joined after as many kernels as a decoder runs before it needs a row.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import statistics
 from dataclasses import asdict, dataclass
 
 import torch
-from prologue_arms import ARMS, torch_reference
+from prologue_arms import ARMS, Launch, torch_reference
 
 from mstar_resident.cli.record import write_json
 from mstar_resident.layout import Column, KVTable, RowLayout
@@ -25,6 +27,7 @@ from mstar_resident.store import Store
 
 PAGE_SIZE = 128
 NARROW = 3  # stored length, position offset, recurrent index
+BESIDE = 3  # kernels that need no row: embedding, norm, the first projection
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Record:
     cold_mib: int
     replay_us: float
     added_us: float
-    added_p10_us: float
-    added_p90_us: float
+    added_least_us: float
+    added_greatest_us: float
 
 
 def make_state(layout: RowLayout, rows: int, device: torch.device, seed: int) -> tuple[Store, Lease]:
@@ -81,22 +84,30 @@ def tensors(store: Store, lease: Lease) -> list[torch.Tensor]:
     return [store.narrow, *store.tables.values(), lease.inputs, *outputs]
 
 
-def capture(launch, kernels: int, cold_mib: int, device: torch.device) -> torch.cuda.CUDAGraph:
-    """Return a graph of ``launch``, then ``kernels`` small kernels in a chain, then the overwrite."""
+def capture(launch: Launch, beside: int, args: argparse.Namespace, device: torch.device) -> torch.cuda.CUDAGraph:
+    """Return a graph of ``launch``, small kernels in a chain, the overwrite; ``beside`` kernels do not wait for it."""
     small = torch.zeros(64 * 1024, device=device)
-    cold = torch.zeros(cold_mib << 18, device=device)  # 4 bytes each
-    graph = torch.cuda.CUDAGraph()
+    cold = torch.zeros(args.cold_mib << 18, device=device)  # 4 bytes each
+    graph, branch = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     launch()
     small.add_(1.0)
     cold.add_(1.0)
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
-        launch()
-        for _ in range(kernels):
+        if beside:
+            branch.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(branch):
+                launch()
+            for _ in range(beside):
+                small.add_(1.0)
+            torch.cuda.current_stream().wait_stream(branch)
+        else:
+            launch()
+        for _ in range(args.kernels - beside):
             small.add_(1.0)
-        if cold_mib:
+        if args.cold_mib:
             cold.add_(1.0)
-    graph.keep = (small, cold)
+    graph.keep = (small, cold, launch)
     return graph
 
 
@@ -118,31 +129,39 @@ def bench(rows: int, columns: int, args: argparse.Namespace, device: torch.devic
         [KVTable("kv", PAGE_SIZE, pages, pages * PAGE_SIZE)],
         [Column("position_offset", "position", "kv"), Column("recurrent_index", "index")],
     )
-    graphs = {}
-    for name, arm in ARMS.items():
+    for name in ARMS:
         if name != "no planner":
             check(name, layout, rows, device)
-        graphs[name] = capture(arm(layout, *make_state(layout, rows, device, 2)), args.kernels, args.cold_mib, device)
-    for graph in graphs.values():
-        time_replays(graph, args.replays)
-    rounds = [{name: time_replays(graph, args.replays) for name, graph in graphs.items()} for _ in range(args.rounds)]
-    records = []
-    for name in graphs:
-        added = sorted(one[name] - one["no planner"] for one in rounds)
-        records.append(
-            Record(
-                name,
-                rows,
-                columns,
-                args.kernels,
-                args.cold_mib,
-                statistics.median(one[name] for one in rounds),
-                statistics.median(added),
-                added[len(added) // 10],
-                added[len(added) * 9 // 10],
-            )
+    arms = {name: (arm, 0) for name, arm in ARMS.items()} | {"fused, beside": (ARMS["fused"], BESIDE)}
+    replay: dict[str, list[float]] = {name: [] for name in arms}
+    added: dict[str, list[float]] = {name: [] for name in arms}
+    for seed in range(args.captures):
+        graphs = {
+            name: capture(arm(layout, *make_state(layout, rows, device, seed)), beside, args, device)
+            for name, (arm, beside) in arms.items()
+        }
+        for graph in graphs.values():
+            time_replays(graph, args.replays)
+        rounds = [
+            {name: time_replays(graph, args.replays) for name, graph in graphs.items()} for _ in range(args.rounds)
+        ]
+        for name in arms:
+            replay[name].append(statistics.median(one[name] for one in rounds))
+            added[name].append(statistics.median(one[name] - one["no planner"] for one in rounds))
+    return [
+        Record(
+            name,
+            rows,
+            columns,
+            args.kernels,
+            args.cold_mib,
+            statistics.median(replay[name]),
+            statistics.median(added[name]),
+            min(added[name]),
+            max(added[name]),
         )
-    return records
+        for name in arms
+    ]
 
 
 def main() -> None:
@@ -153,7 +172,8 @@ def main() -> None:
     parser.add_argument("--kernels", type=int, default=300, help="small kernels of the graph")
     parser.add_argument("--cold-mib", type=int, default=0, help="MiB that the graph overwrites at its end")
     parser.add_argument("--replays", type=int, default=50, help="replays timed at once")
-    parser.add_argument("--rounds", type=int, default=30, help="rounds over all arms")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds over all arms of a capture")
+    parser.add_argument("--captures", type=int, default=7, help="captures of every arm")
     parser.add_argument("--json", help="file for the records")
     args = parser.parse_args()
     if args.columns <= NARROW:
@@ -162,11 +182,11 @@ def main() -> None:
         parser.error("no CUDA device")
     device = torch.device("cuda", torch.cuda.current_device())
     records = [record for rows in args.rows.split(",") for record in bench(int(rows), args.columns, args, device)]
-    print(f"{'rows':>5} {'columns':>8} {'arm':28} {'replay µs':>10} {'added µs':>9} {'p10':>7} {'p90':>7}")
+    print(f"{'rows':>5} {'columns':>8} {'arm':28} {'replay µs':>10} {'added µs':>9} {'least':>7} {'greatest':>8}")
     for r in records:
         print(
             f"{r.rows:5} {r.columns:8} {r.arm:28} {r.replay_us:10.2f} {r.added_us:9.2f}"
-            f" {r.added_p10_us:7.2f} {r.added_p90_us:7.2f}"
+            f" {r.added_least_us:7.2f} {r.added_greatest_us:8.2f}"
         )
     if args.json:
         write_json(args.json, "bench-prologue", [asdict(record) for record in records])
