@@ -151,6 +151,7 @@ def test_greedy_tokens_of_both_arms_and_transformers_are_equal_on_a_few_prompts(
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_greedy_tokens_of_both_arms_and_transformers_are_equal_on_all_prompts(
     model: Llama, reference: Any, prompts: list[np.ndarray]

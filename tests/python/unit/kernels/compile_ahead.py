@@ -21,7 +21,9 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
+from mstar_resident.attention.fa2_plan import Fa2Plan
 from mstar_resident.kernels import fused_norm_rope, gdn_decode, kv_write, prologue
+from mstar_resident.kernels.fa2_planner import Fa2Planner
 from mstar_resident.kernels.paged_decode import PagedDecode
 from mstar_resident.layout import Column, KVTable, RowLayout
 
@@ -81,6 +83,12 @@ def compile_attention(rows: int, heads: int, kv_heads: int, head_dim: int, page_
     kv_write.write(layer, q[:, :kv_heads], q[:, :kv_heads], index)
 
 
+def compile_fa2_plan(rows: int, gather: bool) -> None:
+    plan = Fa2Plan(rows, 8, 2, 16, multiprocessors=132)
+    planner = Fa2Planner(plan, zeros(2 * rows + 1, 64, dtype=torch.int32), gather=gather)
+    planner.run(zeros(rows, dtype=torch.int32), zeros(rows, dtype=torch.int64))
+
+
 def compile_gdn(heads: int, state: torch.dtype, norm: bool) -> None:
     conv_dim = (2 * 16 + heads) * 128
     z = zeros(2, heads, 128)
@@ -113,6 +121,8 @@ def main(backend: str, arch: str) -> None:
     compile_attention(1, 8, 2, 256, 128)
     compile_attention(64, 32, 8, 128, 16)
     compile_attention(128, 20, 20, 64, 48)
+    compile_fa2_plan(1, gather=False)
+    compile_fa2_plan(256, gather=True)
     compile_gdn(16, torch.float32, norm=True)
     compile_gdn(32, torch.bfloat16, norm=False)
     compile_pointwise(8, 2, 256, 64)

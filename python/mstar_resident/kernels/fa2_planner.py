@@ -1,0 +1,1 @@
+../../../kernels/fa2_planner.py
