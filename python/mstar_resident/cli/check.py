@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 
 import torch
 
@@ -32,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
         print("scenarios")
         print(*(f"  {name:28}{scenario.text}" for name, scenario in SCENARIOS.items()), sep="\n")
         print("faults")
-        print(*(f"  {name:28}{fault.text}" for name, fault in FAULTS.items()), sep="\n")
+        print(*(f"  {name:28}{fault.kind:11}{fault.text}" for name, fault in FAULTS.items()), sep="\n")
         return GOOD
     if arguments.scenario is None:
         raise UsageError("check: --scenario NAME, a comma-separated list, or all; --list names them")
@@ -55,6 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
             _show(outcome, seed)
             good = good and outcome.good
             cases.append(outcome.case())
+    if len(cases) > 1:
+        total = Counter({key: 0 for key in cases[0] if key != "scenario"})
+        for case in cases:
+            total.update({key: case[key] for key in total})
+        print(f"{len(cases)} runs: " + ", ".join(f"{key} {value}" for key, value in total.items()))
     if arguments.json:
         write_json(arguments.json, "check", cases)
     return GOOD if good else MISMATCH
@@ -74,6 +80,9 @@ def _show(outcome: Outcome, seed: int) -> None:
     print(f"{'good' if outcome.good else 'BAD '} {outcome.scenario:28}seed {seed}: {numbers}", flush=True)
     for found in outcome.found[:SHOWN]:
         print(f"     {found}", file=sys.stderr)
+    if outcome.caught_by:
+        caught = ", ".join(f"{check} {count}" for check, count in outcome.caught_by.items())
+        print(f"     caught by: {caught}", file=sys.stderr)
     for unmet in outcome.unmet:
         print(f"     did not happen: {unmet}", file=sys.stderr)
     if not outcome.rows_checked:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_a_clean_run_ends_in_0_and_writes_one_object(tmp_path: Path, capsys: pyt
     assert "good steady" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("fault", ["stale-cell", "dropped-stage-sent", "padding-write"])
 def test_an_injected_fault_ends_in_1_with_mismatches(fault: str, tmp_path: Path) -> None:
     file = tmp_path / "check.json"
     arguments = ["check", "--scenario", "join_leave", "--steps", "25", "--inject", fault, "--json", str(file)]
@@ -53,6 +54,8 @@ def test_list_names_scenarios_and_faults(capsys: pytest.CaptureFixture[str]) -> 
     said = capsys.readouterr().out
     for name in [*SCENARIOS, *FAULTS]:
         assert f"  {name} " in said
+    for fault in FAULTS.values():
+        assert re.search(rf"^  {fault.name} +{fault.kind} +{fault.text}$", said, re.MULTILINE)
 
 
 def test_several_seeds_give_several_cases(tmp_path: Path) -> None:

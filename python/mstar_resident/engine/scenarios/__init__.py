@@ -1,7 +1,7 @@
 """Scenarios by name: random, seeded runs of the engine with a toy model, every resident step checked row by row."""
 
-from mstar_resident.engine.scenarios import arms, life, mix, pools, pressure, traffic
-from mstar_resident.engine.scenarios.faults import FAULTS
+from mstar_resident.engine.scenarios import arms, life, mix, pools, pressure, ranks, traffic
+from mstar_resident.engine.scenarios.faults import FAULTS, KINDS
 from mstar_resident.engine.scenarios.outcome import Outcome
 from mstar_resident.engine.scenarios.scenario import Scenario
 
@@ -32,8 +32,9 @@ SCENARIOS: dict[str, type[Scenario]] = {
         pools.PlannerOwnedPages,
         pools.PrefixSharing,
         arms.OffByKnob,
+        ranks.Ranks,
         mix.RandomMix,
     )
 }
 
-__all__ = ["FAULTS", "SCENARIOS", "Outcome", "Scenario"]
+__all__ = ["FAULTS", "KINDS", "SCENARIOS", "Outcome", "Scenario"]

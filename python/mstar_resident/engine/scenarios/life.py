@@ -106,9 +106,9 @@ class PreplanAbandoned(Scenario):
             world.submit(world.rng.randint(1, 12), world.rng.randint(20, 90))
         elif chance < 0.2 and len(decoding) > 2:
             world.engine.abort(world.rng.choice(decoding))
-        elif chance < 0.3 and decoding and world.engine.planner is not None:
+        elif chance < 0.3 and decoding and world.watch is not None:
             # Somebody else wrote to the stream: its row is stale, whatever was staged.
-            world.engine.planner.mark_stale(world.engine.seats.handle[[world.rng.choice(decoding).seat]])
+            world.watch.mark(world.rng.choice(decoding))
 
     def happened(self, world: World) -> dict[str, bool]:
         """Every fate of a stage made ahead."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,23 +26,33 @@ class Outcome:
     dropped_stages: int = 0
     found: list[str] = field(default_factory=list)
     """What differed, in words."""
+    caught_by: Counter[str] = field(default_factory=Counter)
+    """How much of it each check found."""
     unmet: list[str] = field(default_factory=list)
     """What the scenario is for and did not happen."""
 
-    def add(self, engine: Engine, found: list[str]) -> None:
-        """Add an engine's counters, and what was found wrong with its run besides."""
+    def add(self, engine: Engine, found: Mapping[str, list[str]]) -> None:
+        """Add an engine's counters, and what other checks than that of its rows found."""
         counters = engine.counters
         self.steps += counters.steps
         self.resident_steps += counters.resident_steps
         self.rows_checked += counters.rows_checked
-        self.found += [*counters.mismatches, *found]
-        self.mismatches = len(self.found)
+        self.note("row check", counters.mismatches)
+        for check, texts in found.items():
+            self.note(check, texts)
         if engine.planner is not None:
             stats = engine.planner.stats()
             self.displaced += stats.displaced
             self.whole_rows += stats.whole_rows
             self.crossings += stats.crossings
             self.dropped_stages += stats.dropped
+
+    def note(self, check: str, found: list[str]) -> None:
+        """Note what a check found, in words."""
+        self.found += found
+        self.mismatches += len(found)
+        if found:
+            self.caught_by[check] += len(found)
 
     @property
     def good(self) -> bool:

@@ -51,7 +51,7 @@ class Scenario:
 
     def play(self, world: World, steps: int, outcome: Outcome) -> None:
         """Run one world to its end and add what came of it."""
-        found: list[str] = []
+        found: dict[str, list[str]] = {}
         try:
             for step in range(steps):
                 self.before(world, step)
@@ -60,10 +60,10 @@ class Scenario:
             world.engine.require_residency()
             found = world.wrong()
         except ResidencyError as error:
-            found = [str(error)]
+            found = {"residency": [str(error)]}
         except Exception as error:
             # A step that runs on broken cells may raise before a check is made.
             if world.fault is None or not world.fault.done:
                 raise
-            found = [f"the fault made a step raise {type(error).__name__}: {error}"]
+            found = {type(error).__name__: [f"a step raised {type(error).__name__}: {error}"]}
         outcome.add(world.engine, found)

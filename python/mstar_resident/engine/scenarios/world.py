@@ -16,6 +16,7 @@ from mstar_resident.engine.program import Runner
 from mstar_resident.engine.request import Request, Sampling, State
 from mstar_resident.engine.scenarios.faults import Fault
 from mstar_resident.engine.scenarios.hooks import HookRunner
+from mstar_resident.engine.scenarios.watch import Watch
 from mstar_resident.engine.toy import ToyModel, ToySampler
 
 
@@ -24,6 +25,7 @@ class World:
 
     Attributes:
         rng: the only source of chance.
+        watch: what a resident run is held to besides its rows; None without a planner.
         requests: every request ever submitted.
     """
 
@@ -42,6 +44,7 @@ class World:
         self.requests: list[Request] = []
         self._turns: dict[Request, list[tuple[Ints, int]]] = {}  # tokens of each turn, outputs before it
         planner = self.engine.planner
+        self.watch = Watch(self.engine, planner) if planner is not None else None
         if fault is not None and planner is not None:
             self.runner.flushed = lambda view: fault.flushed(planner, view)
             self.runner.ran = lambda view: fault.ran(planner, view)
@@ -108,9 +111,10 @@ class World:
             if not self.engine.busy and not self.idle:
                 break
 
-    def wrong(self) -> list[str]:
-        """Return what differs from the oracle, and what the engine should have given back and has not."""
-        return [*self._wrong_outputs(), *self._left_over()]
+    def wrong(self) -> dict[str, list[str]]:
+        """Return, by what shows it, all that differs from what a run must be."""
+        watched = {} if self.watch is None else {"cost": self.watch.cost, "addresses": self.watch.addresses}
+        return {"tokens": self._wrong_outputs(), "left over": self._left_over(), **watched}
 
     def _wrong_outputs(self) -> list[str]:
         spec = self.model.kv_spec()
@@ -148,6 +152,8 @@ class World:
             engine.planner.check()
             stats = engine.planner.stats()
             left |= {"held slots": stats.slots_held, "cooling slots": stats.slots_cooling}
+        if self.watch is not None:
+            left["handles"] = self.watch.open_handles()
         return [f"{count} {what} were never given back" for what, count in left.items() if count]
 
     def _hook(self, runner: Runner) -> HookRunner:
