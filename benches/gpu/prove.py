@@ -16,12 +16,11 @@ import time
 import numpy as np
 import torch
 
-from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.cli.record import write_json
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.request import Request
-from mstar_resident.models.gdn_triton import TritonGatedDelta
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.qwen35 import SHAPES, Qwen35
 
 GROUP = 8
@@ -35,9 +34,7 @@ LIFE = 80
 def build(shape: str, rows: int, check: str, seed: int) -> Engine:
     """Build the engine, its graphs captured."""
     torch.cuda.set_device(0)
-    model = Qwen35.seeded(
-        SHAPES[shape], seed, device="cuda", dtype=torch.bfloat16, attention=TritonAttention(), delta=TritonGatedDelta()
-    )
+    model = Qwen35.seeded(SHAPES[shape], seed, device="cuda", dtype=torch.bfloat16, kernels=Kernels.triton())
     new = LIFE * (rows // GROUP)
     config = EngineConfig(
         max_batch=rows,

@@ -10,11 +10,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mstar_resident.attention.torch_paged import TorchAttention
 from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host
 from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
 from mstar_resident.models.config import LlamaConfig, read_config
-from mstar_resident.models.layers import head_norm, last_tokens, rms_norm, swiglu
+from mstar_resident.models.kernels import Kernels
+from mstar_resident.models.layers import last_tokens
 from mstar_resident.models.rope import Rope
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ class Llama:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
-        self.attention: Attention = attention if attention is not None else TorchAttention()
+        self.kernels = kernels if kernels is not None else Kernels()
         self._pool: Tensor | None = None
         self._rope = Rope(config.rope, device)
         c = config
@@ -99,11 +99,11 @@ class Llama:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
+        kernels: Kernels | None = None,
     ) -> Llama:
         """Load a directory of config.json and safetensors files. Raises CheckpointError: it cannot be loaded."""
         config = LlamaConfig.from_json(read_config(directory))
-        return cls(config, DirectoryWeights(directory), device=device, dtype=dtype, attention=attention)
+        return cls(config, DirectoryWeights(directory), device=device, dtype=dtype, kernels=kernels)
 
     @classmethod
     def seeded(
@@ -113,10 +113,10 @@ class Llama:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
+        kernels: Kernels | None = None,
     ) -> Llama:
         """Return the decoder with random weights drawn on ``device``."""
-        return cls(config, SeededWeights(seed, device), device=device, dtype=dtype, attention=attention)
+        return cls(config, SeededWeights(seed, device), device=device, dtype=dtype, kernels=kernels)
 
     @property
     def vocab_size(self) -> int:
@@ -144,29 +144,29 @@ class Llama:
         inputs = on_host(inputs)
         eps = self.config.rms_eps
         angles = self._rope.angles(inputs.positions)
+        between, h = self.kernels.pointwise, None
         x = F.embedding(inputs.tokens, self._embeddings).float()
         for pool, w in zip(self._pool, self._layers, strict=True):
-            x = x + self._attend(rms_norm(x, w.attention_norm, eps, self.dtype), w, pool, inputs, angles)
-            x = x + F.linear(swiglu(F.linear(rms_norm(x, w.mlp_norm, eps, self.dtype), w.gate_up)), w.down)
-        return F.linear(rms_norm(last_tokens(x, inputs.query_start), self._norm, eps, self.dtype), self._head)
+            x, normed = between.add_norm(x, h, w.attention_norm, eps, self.dtype)
+            h = self._attend(normed, w, pool, inputs, angles)
+            x, normed = between.add_norm(x, h, w.mlp_norm, eps, self.dtype)
+            h = F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down)
+        x, last = last_tokens(x, inputs.query_start), None if h is None else last_tokens(h, inputs.query_start)
+        return F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head)
 
     def _attend(
         self, x: Tensor, w: LlamaLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
     ) -> Tensor:
         c, paged = self.config, inputs.kv["kv"]
-        qkv = F.linear(x, w.qkv, w.qkv_bias).view(x.shape[0], -1, c.head_dim)
-        qk, v = qkv.split([c.heads + c.kv_heads, c.kv_heads], dim=1)
-        if w.head_norms is not None:
-            qk = head_norm(qk, w.head_norms, c.rms_eps)
-        q, k = self._rope.rotate(qk, angles).split([c.heads, c.kv_heads], dim=1)
-        return F.linear(attend(self.attention, pool, q, k, v, paged, inputs.query_start).flatten(1), w.out)
+        heads = F.linear(x, w.qkv, w.qkv_bias).view(x.shape[0], -1, c.head_dim)
+        q = self.kernels.pointwise.rotate_and_write(
+            heads, c.heads, w.head_norms, c.rms_eps, angles, pool, paged, self.kernels.attention
+        )
+        return F.linear(attend(self.kernels.attention, pool, q, paged, inputs.query_start).flatten(1), w.out)
 
 
-def attend(
-    attention: Attention, pool: Tensor, q: Tensor, k: Tensor, v: Tensor, paged: PagedKV, query_start: Tensor | None
-) -> Tensor:
-    """Write a step's keys and values, then attend with its queries, in the step's own way."""
-    attention.write(pool, k, v, paged)
+def attend(attention: Attention, pool: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor | None) -> Tensor:
+    """Attend with a step's queries, in the step's own way; its keys and values are written."""
     if query_start is None:
         return attention.decode(pool, q, paged)
     return attention.prefill(pool, q, paged, query_start)

@@ -11,17 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mstar_resident.attention.torch_paged import TorchAttention
 from mstar_resident.models.base import KVSpec, RecurrentPool, RecurrentSpec, check_pools, check_recurrent, on_host
 from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
 from mstar_resident.models.config import Qwen35Config, read_config
-from mstar_resident.models.gdn import DeltaInputs, DeltaWeights, GatedDelta, Ranges, TorchGatedDelta
-from mstar_resident.models.layers import head_norm, last_tokens, rms_norm, swiglu
+from mstar_resident.models.gdn import DeltaInputs, DeltaWeights, Ranges
+from mstar_resident.models.kernels import Kernels
+from mstar_resident.models.layers import last_tokens
 from mstar_resident.models.llama import attend
 from mstar_resident.models.rope import Rope
 
 if TYPE_CHECKING:
-    from mstar_resident.attention.base import Attention
     from mstar_resident.engine.inputs import StepInputs
 
 
@@ -82,13 +81,11 @@ class Qwen35:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
-        delta: GatedDelta | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
-        self.attention: Attention = attention if attention is not None else TorchAttention()
-        self.delta: GatedDelta = delta if delta is not None else TorchGatedDelta()
+        self.kernels = kernels if kernels is not None else Kernels()
         self._rope = Rope(config.rope, device)
         self._pools: tuple[Tensor, RecurrentPool] | None = None
         root = "model" if weights.has("model.embed_tokens.weight") else "model.language_model"
@@ -110,12 +107,11 @@ class Qwen35:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
-        delta: GatedDelta | None = None,
+        kernels: Kernels | None = None,
     ) -> Qwen35:
         """Load a directory of config.json and safetensors files. Raises CheckpointError: it cannot be loaded."""
         config, weights = Qwen35Config.from_json(read_config(directory)), DirectoryWeights(directory)
-        return cls(config, weights, device=device, dtype=dtype, attention=attention, delta=delta)
+        return cls(config, weights, device=device, dtype=dtype, kernels=kernels)
 
     @classmethod
     def seeded(
@@ -125,12 +121,11 @@ class Qwen35:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
-        delta: GatedDelta | None = None,
+        kernels: Kernels | None = None,
     ) -> Qwen35:
         """Return the decoder with random weights drawn on ``device``."""
         weights = SeededWeights(seed, device)
-        return cls(config, weights, device=device, dtype=dtype, attention=attention, delta=delta)
+        return cls(config, weights, device=device, dtype=dtype, kernels=kernels)
 
     @property
     def vocab_size(self) -> int:
@@ -167,25 +162,30 @@ class Qwen35:
         angles = self._rope.angles(inputs.positions)
         eps = self.config.rms_eps
         kv_layers, states = iter(kv), zip(recurrent.conv, recurrent.ssm, strict=True)
+        between, h = self.kernels.pointwise, None
         x = F.embedding(inputs.tokens, self._embeddings).float()
         for w in self._layers:
-            h = rms_norm(x, w.mixer_norm, eps, self.dtype)
+            x, normed = between.add_norm(x, h, w.mixer_norm, eps, self.dtype)
             if isinstance(w.mixer, AttentionLayer):
-                x = x + self._attend(h, w.mixer, next(kv_layers), inputs, angles)
+                h = self._attend(normed, w.mixer, next(kv_layers), inputs, angles)
             else:
-                x = x + self._recur(h, w.mixer, *next(states), index, ranges)
-            x = x + F.linear(swiglu(F.linear(rms_norm(x, w.mlp_norm, eps, self.dtype), w.gate_up)), w.down)
-        return F.linear(rms_norm(last_tokens(x, inputs.query_start), self._norm, eps, self.dtype), self._head)
+                h = self._recur(normed, w.mixer, *next(states), index, ranges)
+            x, normed = between.add_norm(x, h, w.mlp_norm, eps, self.dtype)
+            h = F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down)
+        x, last = last_tokens(x, inputs.query_start), None if h is None else last_tokens(h, inputs.query_start)
+        return F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head)
 
     def _attend(
         self, x: Tensor, w: AttentionLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
     ) -> Tensor:
         c = self.config
-        heads = F.linear(x, w.project).view(x.shape[0], -1, c.head_dim)
-        qk, v, gate = heads.split([c.heads + c.kv_heads, c.kv_heads, c.heads], dim=1)
-        q, k = self._rope.rotate(head_norm(qk, w.head_norms, c.rms_eps), angles).split([c.heads, c.kv_heads], dim=1)
-        seen = attend(self.attention, pool, q, k, v, inputs.kv["kv"], inputs.query_start)
-        return F.linear((seen * gate.sigmoid()).flatten(1), w.out)
+        packed, paged = F.linear(x, w.project), inputs.kv["kv"]
+        heads, gate = packed.view(x.shape[0], -1, c.head_dim), packed[:, -c.heads * c.head_dim :]
+        q = self.kernels.pointwise.rotate_and_write(
+            heads, c.heads, w.head_norms, c.rms_eps, angles, pool, paged, self.kernels.attention
+        )
+        seen = attend(self.kernels.attention, pool, q, paged, inputs.query_start)
+        return F.linear(self.kernels.pointwise.sigmoid_gate(seen.flatten(1), gate), w.out)
 
     def _recur(
         self, x: Tensor, w: DeltaLayer, conv: Tensor, ssm: Tensor, index: Tensor, ranges: Ranges | None
@@ -195,9 +195,9 @@ class Qwen35:
         qkv, z, b, a = F.linear(x, w.project).split([c.conv_dim, values, c.value_heads, c.value_heads], dim=1)
         step = DeltaInputs(qkv, z.unflatten(1, (c.value_heads, c.value_dim)), a, b)
         if ranges is None:
-            mixed = self.delta.decode(step, w.delta, conv, ssm, index)
+            mixed = self.kernels.delta.decode(step, w.delta, conv, ssm, index)
         else:
-            mixed = self.delta.prefill(step, w.delta, conv, ssm, index, ranges)
+            mixed = self.kernels.delta.prefill(step, w.delta, conv, ssm, index, ranges)
         return F.linear(mixed.flatten(1), w.out)
 
 

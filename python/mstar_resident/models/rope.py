@@ -52,13 +52,12 @@ class RopeConfig:
 
 
 class Rope:
-    """Turn the first ``rotary_dim`` dimensions of heads by their token's position.
+    """Give the angles by which the first ``rotary_dim`` dimensions of heads turn with their token's position.
 
     Text has equal positions on every axis, for which the interleaved multi-axis rotation is this one.
     """
 
     def __init__(self, config: RopeConfig, device: torch.device | str) -> None:
-        self.rotary_dim = config.rotary_dim
         self._inv_freq = inverse_frequencies(config).to(device)
         half = config.rotary_dim // 2
         self._sign = torch.cat((-torch.ones(half), torch.ones(half))).to(device)
@@ -69,14 +68,16 @@ class Rope:
         angle = torch.cat((angle, angle), dim=-1)[:, None]
         return angle.cos(), angle.sin() * self._sign
 
-    def rotate(self, x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-        """Return ``x [t, heads, head_dim]`` rotated; computed in fp32, rounded once."""
-        cos, sin = angles
-        turned = x[..., : self.rotary_dim].float()
-        turned = torch.addcmul(turned * cos, turned.roll(self.rotary_dim // 2, -1), sin).to(x.dtype)
-        if self.rotary_dim == x.shape[-1]:
-            return turned
-        return torch.cat((turned, x[..., self.rotary_dim :]), dim=-1)
+
+def rotate(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+    """Return ``x [t, heads, head_dim]`` rotated by cosine and signed sine; computed in fp32, rounded once."""
+    cos, sin = angles
+    rotary_dim = cos.shape[-1]
+    turned = x[..., :rotary_dim].float()
+    turned = torch.addcmul(turned * cos, turned.roll(rotary_dim // 2, -1), sin).to(x.dtype)
+    if rotary_dim == x.shape[-1]:
+        return turned
+    return torch.cat((turned, x[..., rotary_dim:]), dim=-1)
 
 
 def inverse_frequencies(config: RopeConfig) -> Tensor:

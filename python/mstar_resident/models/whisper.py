@@ -11,16 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mstar_resident.attention.torch_paged import TorchAttention, write
+from mstar_resident.attention.torch_paged import write
 from mstar_resident.errors import LayoutError
 from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host
 from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
 from mstar_resident.models.config import WhisperConfig, read_config
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.layers import last_tokens
 from mstar_resident.models.llama import attend
 
 if TYPE_CHECKING:
-    from mstar_resident.attention.base import Attention
     from mstar_resident.engine.inputs import PagedKV, StepInputs
 
 #: Frames of the codebook that stands in for an encoder where the weights are seeded.
@@ -77,11 +77,11 @@ class Whisper:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         self.config = config
         self.dtype = dtype
-        self.attention: Attention = attention if attention is not None else TorchAttention()
+        self.kernels = kernels if kernels is not None else Kernels()
         self._pools: tuple[Tensor, Tensor] | None = None
         self._codes: Tensor | None = None
         hidden = config.hidden_size
@@ -101,11 +101,11 @@ class Whisper:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
+        kernels: Kernels | None = None,
     ) -> Whisper:
         """Load a directory of config.json and safetensors files. Raises CheckpointError: it cannot be loaded."""
         config = WhisperConfig.from_json(read_config(directory))
-        return cls(config, DirectoryWeights(directory), device=device, dtype=dtype, attention=attention)
+        return cls(config, DirectoryWeights(directory), device=device, dtype=dtype, kernels=kernels)
 
     @classmethod
     def seeded(
@@ -115,11 +115,11 @@ class Whisper:
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        attention: Attention | None = None,
+        kernels: Kernels | None = None,
     ) -> Whisper:
         """Return the decoder with random weights drawn on ``device``, and a codebook in place of an encoder."""
         weights = SeededWeights(seed, device)
-        model = cls(config, weights, device=device, dtype=dtype, attention=attention)
+        model = cls(config, weights, device=device, dtype=dtype, kernels=kernels)
         model._codes = weights.get("codes", (SEEDED_CODES, config.hidden_size), "ones").sub(1.0).mul(10.0).to(dtype)
         return model
 
@@ -176,7 +176,8 @@ class Whisper:
         x = x + F.embedding(inputs.positions, self._positions)
         for own_pool, context_pool, w in zip(*self._pools, self._layers, strict=True):
             q, k, v = self._heads(w.qkv(w.self_norm(x, dtype))).chunk(3, dim=1)
-            x = x + w.out(attend(self.attention, own_pool, q, k, v, own, inputs.query_start).flatten(1))
+            self.kernels.attention.write(own_pool, k, v, own)
+            x = x + w.out(attend(self.kernels.attention, own_pool, q, own, inputs.query_start).flatten(1))
             q = self._heads(w.context_q(w.context_norm(x, dtype)))
             x = x + w.context_out(self._listen(context_pool, q, context, inputs.query_start).flatten(1))
             x = x + w.down(F.gelu(w.up(w.mlp_norm(x, dtype))))
@@ -184,8 +185,8 @@ class Whisper:
 
     def _listen(self, pool: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor | None) -> Tensor:
         if query_start is None:
-            return self.attention.decode(pool, q, paged)
-        return self.attention.prefill(pool, q, paged, query_start)
+            return self.kernels.attention.decode(pool, q, paged)
+        return self.kernels.attention.prefill(pool, q, paged, query_start)
 
     def _heads(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1, self.config.hidden_size // self.config.heads)

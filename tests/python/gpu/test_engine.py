@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.request import Request
 from mstar_resident.models.config import LlamaConfig
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.llama import Llama
 from mstar_resident.models.rope import RopeConfig
 
@@ -31,7 +31,7 @@ CONFIG = LlamaConfig(
 
 def engine(max_batch: int, **options: object) -> Engine:
     """Build an engine on a seeded model, its ladder captured."""
-    model = Llama.seeded(CONFIG, 3, device="cuda", dtype=torch.bfloat16, attention=TritonAttention())
+    model = Llama.seeded(CONFIG, 3, device="cuda", dtype=torch.bfloat16, kernels=Kernels.triton())
     settings: dict[str, object] = {
         "max_batch": max_batch,
         "device": "cuda",

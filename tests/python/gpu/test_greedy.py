@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.request import Request
-from mstar_resident.models.gdn_triton import TritonGatedDelta
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.qwen35 import SHAPES, Qwen35
 
 NEW = 128
@@ -20,9 +19,7 @@ NEW = 128
 
 @pytest.mark.parametrize("shape", ["0.8b", "2b"])
 def test_hybrid_shapes_answer_the_same_in_both_arms(shape: str) -> None:
-    model = Qwen35.seeded(
-        SHAPES[shape], 11, device="cuda", dtype=torch.bfloat16, attention=TritonAttention(), delta=TritonGatedDelta()
-    )
+    model = Qwen35.seeded(SHAPES[shape], 11, device="cuda", dtype=torch.bfloat16, kernels=Kernels.triton())
     draw = np.random.default_rng(4)
     prompts = [draw.integers(1, model.vocab_size, int(draw.integers(4, 60))) for _ in range(32)]
     answers = {}

@@ -8,11 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.models.base import Decoder
 from mstar_resident.models.checkpoint import Init
 from mstar_resident.models.config import LlamaConfig
-from mstar_resident.models.gdn_triton import TritonGatedDelta
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.llama import Llama
 from mstar_resident.models.qwen35 import SHAPES, Qwen35
 from mstar_resident.models.rope import RopeConfig
@@ -89,7 +88,7 @@ def test_the_hybrid_decoder_in_bf16_stays_near_transformers_in_fp32(name: str) -
     transformers = pytest.importorskip("transformers")
     c = SHAPES[name]
     weights = Rounded(0)
-    model = Qwen35(c, weights, device="cuda", dtype=BF16, attention=TritonAttention(), delta=TritonGatedDelta())
+    model = Qwen35(c, weights, device="cuda", dtype=BF16, kernels=Kernels.triton())
     config = transformers.Qwen3_5TextConfig(
         vocab_size=c.vocab_size,
         hidden_size=c.hidden_size,
@@ -115,7 +114,7 @@ def test_the_hybrid_decoder_in_bf16_stays_near_transformers_in_fp32(name: str) -
 def test_a_qwen3_decoder_in_bf16_stays_near_transformers_in_fp32() -> None:
     transformers = pytest.importorskip("transformers")
     weights = Rounded(0)
-    model = Llama(QWEN3, weights, device="cuda", dtype=BF16, attention=TritonAttention())
+    model = Llama(QWEN3, weights, device="cuda", dtype=BF16, kernels=Kernels.triton())
     config = transformers.Qwen3Config(
         vocab_size=QWEN3.vocab_size,
         hidden_size=QWEN3.hidden_size,
@@ -135,8 +134,8 @@ def test_a_qwen3_decoder_in_bf16_stays_near_transformers_in_fp32() -> None:
 @pytest.mark.parametrize("triton", [False, True])
 def test_a_captured_decode_gives_what_the_eager_one_gives(triton: bool) -> None:
     config = SHAPES["0.8b"]
-    kernels: dict[str, Any] = {"attention": TritonAttention(), "delta": TritonGatedDelta()} if triton else {}
-    model = Qwen35.seeded(config, 1, device="cuda", dtype=BF16, **kernels)
+    kernels = Kernels.triton() if triton else Kernels()
+    model = Qwen35.seeded(config, 1, device="cuda", dtype=BF16, kernels=kernels)
     run = Steps(model, page_size=16, device="cuda", dtype=BF16)
     run.prefill({"a": [3, 1, 4, 1, 5], "b": [9, 2]})
     inputs = run.inputs({"a": [6], "b": [7]}, decode=True)

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.request import Request
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.llama import Llama
 
 from ..scenario.test_greedy_equality import folder, prompts  # noqa: F401  (fixtures)
@@ -26,7 +26,7 @@ def test_the_real_model_answers_the_same_in_both_arms(
     prompts: list[np.ndarray],  # noqa: F811
     at_once: int,
 ) -> None:
-    model = Llama.from_directory(folder, device="cuda", dtype=torch.bfloat16, attention=TritonAttention())
+    model = Llama.from_directory(folder, device="cuda", dtype=torch.bfloat16, kernels=Kernels.triton())
     answers = {}
     for planning in ("resident", "host"):
         config = EngineConfig(

@@ -1,0 +1,31 @@
+"""The kernels that a decoder runs on: attention, delta net, and what lies between its matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mstar_resident.attention.torch_paged import TorchAttention
+from mstar_resident.models.gdn import GatedDelta, TorchGatedDelta
+from mstar_resident.models.layers import Pointwise, TorchPointwise
+
+if TYPE_CHECKING:
+    from mstar_resident.attention.base import Attention
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """Name the kernels of a decoder; torch's, on any device, where none is named."""
+
+    attention: Attention = field(default_factory=TorchAttention)
+    delta: GatedDelta = field(default_factory=TorchGatedDelta)
+    pointwise: Pointwise = field(default_factory=TorchPointwise)
+
+    @classmethod
+    def triton(cls) -> Kernels:
+        """Return this package's Triton kernels, for cuda; head dims are powers of two."""
+        from mstar_resident.attention.triton_split import TritonAttention
+        from mstar_resident.models.gdn_triton import TritonGatedDelta
+        from mstar_resident.models.layers_triton import TritonPointwise
+
+        return cls(TritonAttention(), TritonGatedDelta(), TritonPointwise())
