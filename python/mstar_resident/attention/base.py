@@ -16,7 +16,15 @@ class Attention(Protocol):
     ``layer`` is the pool's tensor of one layer, ``[pool_pages + 1, 2, page_size, kv_heads, head_dim]``: keys at
     ``[:, 0]``, values at ``[:, 1]``, page 0 the sink. Scores are scaled by ``head_dim ** -0.5``. An object holds no
     state of a step, so that one serves every layer and walk; workspaces of fixed size are its own.
+
+    Attributes:
+        host_plan_free: whether decode reads pages off the tables, through ``paged.rows``; else it reads
+            ``paged.planned``, which the host fills before every decode step, resident or not.
     """
+
+    @property
+    def host_plan_free(self) -> bool:
+        """Whether a bucket that decodes with it needs no host plan, as far as it is concerned."""
 
     def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
         """Store ``k`` and ``v``, ``[t, kv_heads, head_dim]`` each, at ``paged.write_loc``."""

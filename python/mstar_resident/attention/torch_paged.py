@@ -82,6 +82,9 @@ def prefill(q: Tensor, kv_layer: Tensor, paged: PagedKV, query_start: Tensor) ->
 class TorchAttention:
     """Be the :class:`~mstar_resident.attention.base.Attention` made of this file's functions."""
 
+    #: Pages are read off the tables.
+    host_plan_free = True
+
     def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
         """Store the step's keys and values; see :func:`write`. Raises LayoutError: the pool is read-only."""
         if paged.write_loc is None:

@@ -1,4 +1,4 @@
-"""``mstar-resident bench plan|prologue``."""
+"""``mstar-resident bench plan|host|prologue``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mstar_resident.cli import bench_plan
+from mstar_resident.cli import bench_host, bench_plan
 from mstar_resident.cli.exits import ERROR, GOOD, MISMATCH, UsageError
 from mstar_resident.cli.record import write_json
 
@@ -17,13 +17,20 @@ MOST_ROWS, MOST_STEPS = 512, 2000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    kinds = parser.add_subparsers(dest="what", required=True, metavar="{plan,prologue}")
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="{plan,host,prologue}")
     plan = kinds.add_parser("plan", help="what a step's plan costs on the host: core, Python, NumPy planner")
     plan.add_argument("--rows", default="1,16,64,256", help="rows of a step, comma-separated (default: %(default)s)")
     plan.add_argument("--cases", default=",".join(bench_plan.CASES), help="comma-separated (default: all)")
     plan.add_argument("--steps", type=int, default=1000, help="timed steps a case (default: %(default)s)")
     plan.add_argument("--bounds", action="store_true", help="exit 1 where a bound of the plan's cost is missed")
     plan.add_argument("--json", metavar="FILE", help="leave a record")
+    host = kinds.add_parser("host", help="what preparing a decode step costs the host-planned arm")
+    host.add_argument(
+        "--rows", default="1,16,64,128,256", help="rows of a step, comma-separated (default: %(default)s)"
+    )
+    host.add_argument("--steps", type=int, default=1000, help="timed steps a case (default: %(default)s)")
+    host.add_argument("--device", default="cpu", help="cpu or cuda, where copies are included (default: %(default)s)")
+    host.add_argument("--json", metavar="FILE", help="leave a record")
     prologue = kinds.add_parser("prologue", help="what the prologue adds to a captured graph, on a CUDA device")
     prologue.add_argument("--rows", default="1,64,128", help="rows of a step, comma-separated (default: %(default)s)")
     prologue.add_argument("--columns", type=int, default=2050, help="columns of a row (default: %(default)s)")
@@ -35,12 +42,14 @@ def run(arguments: argparse.Namespace) -> int:
     rows = parse_rows(arguments.rows)
     if arguments.what == "prologue":
         return run_prologue(rows, arguments.columns, arguments.json)
+    if not 1 <= arguments.steps <= MOST_STEPS:
+        raise UsageError(f"--steps: expected 1 to {MOST_STEPS}, got {arguments.steps}")
+    if arguments.what == "host":
+        return run_host(rows, arguments.steps, arguments.device, arguments.json)
     names = [name.strip() for name in arguments.cases.split(",") if name.strip()]
     unknown = [name for name in names if name not in bench_plan.CASES]
     if unknown or not names:
         raise UsageError(f"--cases: expected some of {', '.join(bench_plan.CASES)}, got {arguments.cases!r}")
-    if not 1 <= arguments.steps <= MOST_STEPS:
-        raise UsageError(f"--steps: expected 1 to {MOST_STEPS}, got {arguments.steps}")
     heads = [f"{head:>10}" for head in ("core ns", "python us", "naive us", "naive/py", "bytes")]
     print(f"{'case':<11} {'rows':>5}", *heads)
     cases = []
@@ -64,6 +73,26 @@ def run(arguments: argparse.Namespace) -> int:
     for bound in missed:
         print(f"missed: {bound}", file=sys.stderr)
     return MISMATCH if missed else GOOD
+
+
+def run_host(rows: list[int], steps: int, device: str, json: str | None) -> int:
+    """Run the bench of the host-planned arm; return its exit code."""
+    if device not in ("cpu", "cuda"):
+        raise UsageError(f"--device: expected cpu or cuda, got {device!r}")
+    print(f"{'arm':<11} {'rows':>5} {'us p50':>10} {'us p99':>10}")
+    cases = []
+    for arm in bench_host.ARMS:
+        for count in rows:
+            try:
+                case = bench_host.run_case(arm, count, steps, device)
+            except bench_host.WrongPreparation as wrong:
+                print(f"{arm} at {count} rows: {wrong}", file=sys.stderr)
+                return MISMATCH
+            print(f"{arm:<11} {count:>5} {case['us_p50']:>10.1f} {case['us_p99']:>10.1f}", flush=True)
+            cases.append(case)
+    if json:
+        write_json(json, "bench-host", cases)
+    return GOOD
 
 
 def parse_rows(text: str) -> list[int]:

@@ -6,7 +6,7 @@ Read in this order:
 2. ``scheduler``, ``plan``: which rows run next.
 3. ``engine``: one step after another; ``admission``, ``memory``: what a request holds, and how it gets and loses it.
 4. ``arm``, ``host_plan``: a step whose inputs the host builds; ``resident_arm``: a step whose rows stay on the device,
-   and every call that the planner needs for that.
+   and every call that the planner needs for that; ``attention_plan``: what attention gets that cannot read tables.
 5. ``view``, ``program``, ``sampler``, ``results``: what the device does, and how its tokens come back.
 6. ``toy``, ``oracle``, ``scenarios``: how all of it is checked.
 """

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import torch
 
+from mstar_resident.engine.attention_plan import AttentionPlans
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import Counters
 from mstar_resident.engine.host_plan import fill
@@ -21,8 +22,8 @@ from mstar_resident.engine.view import DecodeView, host_view
 class HostArm:
     """Launch decode steps whose inputs the host rebuilds, every row of every step.
 
-    The engine tells its arm all that happens to a request. This arm needs none of it, since it reads the engine's
-    arrays at each step; the resident arm overrides what it must pass on.
+    The engine tells its arm all that happens to a request. This arm reads the engine's arrays at each step and needs
+    to hear only what ends a kept attention plan; the resident arm passes the rest on.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class HostArm:
         self.recurrent = recurrent
         self.counters = counters
         self.runner: Runner
+        self.plans = AttentionPlans(streams, config.max_batch, config.attention_plan)
         self._buckets = config.buckets()
         self._host_views: dict[tuple[int, int], DecodeView] = {}
         #: Buckets that no graph was captured for.
@@ -47,9 +49,10 @@ class HostArm:
 
     def decode(self, plan: StepPlan, buffer_idx: int) -> DecodeView:
         """Launch a decode step; return the view that its tokens are in. What the runner raises fails the step."""
-        view = self._host_view(self.bucket(len(plan.requests)), buffer_idx)
+        view = self.filled_view(self.bucket(len(plan.requests)), buffer_idx)
         self.counters.clock.enter("plan")
         fill(view, plan, self.seats, self.streams)
+        self.plans.fill(view, plan.seats)
         self.counters.clock.enter("launch")
         self.runner.decode(view)
         self.counters.clock.enter("rest")
@@ -75,9 +78,11 @@ class HostArm:
 
     def released(self, request: Request) -> None:
         """Hear that a request is over; its pages are given back next."""
+        self.plans.left(request.seat)
 
     def offloaded(self, request: Request) -> None:
         """Hear that a request's streams are on the host; its pages are given back next."""
+        self.plans.left(request.seat)
 
     # One stream
 
@@ -86,16 +91,19 @@ class HostArm:
 
     def truncated(self, table: str, seat: int, length: int, pages: int) -> None:
         """Hear that a stream was rewound to a length and a count of pages."""
+        self.plans.truncated(table, seat, pages)
 
     def replaced(self, table: str, seat: int, pages: Ints, length: int) -> None:
         """Hear that a stream is another one: a prefix hit, a reload, a context."""
+        self.plans.replaced(table, seat)
 
-    def _view(self, bucket: int, buffer_idx: int) -> DecodeView:
-        return self._host_view(bucket, buffer_idx)
-
-    def _host_view(self, bucket: int, buffer_idx: int) -> DecodeView:
+    def filled_view(self, bucket: int, buffer_idx: int) -> DecodeView:
+        """Return a view whose buffers the host fills; two of them take turns."""
         key = (bucket, buffer_idx)
         if key not in self._host_views:
             device = torch.device(self.config.device)
             self._host_views[key] = host_view(self.streams, self.recurrent, bucket, buffer_idx, device)
         return self._host_views[key]
+
+    def _view(self, bucket: int, buffer_idx: int) -> DecodeView:
+        return self.filled_view(bucket, buffer_idx)

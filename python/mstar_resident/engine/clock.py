@@ -6,9 +6,20 @@ import time
 
 import torch
 
-#: What a step's host time is made of. The attention plan and the sampler are not among them: the first is no phase of
-#: a host-plan-free bucket, the second is part of the captured step.
-PHASES = ("admit", "pre-plan stage", "plan", "fresh plan", "flush", "launch", "commit", "read", "rest")
+#: What a step's host time is made of. The attention plan is a phase of buckets that are not host-plan-free; the sampler
+#: is not one, since it is part of the captured step.
+PHASES = (
+    "admit",
+    "pre-plan stage",
+    "plan",
+    "fresh plan",
+    "flush",
+    "attention plan",
+    "launch",
+    "commit",
+    "read",
+    "rest",
+)
 
 
 class Clock:

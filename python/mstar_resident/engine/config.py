@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 import torch
 
+from mstar_resident.attention.decode_plan import PlanMode
 from mstar_resident.errors import LayoutError
 from mstar_resident.layout import check_count
 
@@ -66,6 +67,8 @@ class EngineConfig:
     lookahead: bool = True
     """Stage the step after a launched one, and launch it before that one's tokens are read."""
     prefix_cache: bool = False
+    attention_plan: PlanMode = "on"
+    """Whether plans of attention that needs one are kept between steps: ``off``, ``on``, or ``verify`` each."""
     check: bool = False
     """Check every resident step's rows against the engine's streams; waits for the device."""
     shadow: bool = False
@@ -86,6 +89,7 @@ class EngineConfig:
             ("planning", self.planning, get_args(Planning)),
             ("order", self.order, get_args(Order)),
             ("pages_owner", self.pages_owner, get_args(Owner)),
+            ("attention_plan", self.attention_plan, get_args(PlanMode)),
         ):
             if value not in known:
                 raise LayoutError.of(name, expected=f"one of {list(known)}", got=value)

@@ -26,7 +26,7 @@ from mstar_resident.engine.resident_arm import ResidentArm
 from mstar_resident.engine.results import Pending
 from mstar_resident.engine.sampler import Sampler, TokenSampler
 from mstar_resident.engine.scheduler import Scheduler
-from mstar_resident.errors import OutOfPagesError
+from mstar_resident.errors import InvariantError, OutOfPagesError
 from mstar_resident.models.base import Decoder
 from mstar_resident.planner import ResidentPlanner
 from mstar_resident.resources.base import check_walk
@@ -159,7 +159,8 @@ class Engine:
         """Launch a step, then read the one before; return whether anything is left to do.
 
         Raises:
-            Exception: what a step raised, after it has failed several times in a row.
+            InvariantError: a check of the step found something broken.
+            Exception: what else a step raised, after it has failed several times in a row.
         """
         clock = self.counters.clock
         clock.enter("admit")
@@ -177,9 +178,10 @@ class Engine:
             return self.busy
         try:
             pending, resident = self._launch(plan)
-        except Exception:
+        except Exception as error:
             self._fail(plan)
-            if self._failures > MOST_FAILURES:
+            # What a check found broken does not mend itself.
+            if self._failures > MOST_FAILURES or isinstance(error, InvariantError):
                 raise
             return True
         self._failures = 0

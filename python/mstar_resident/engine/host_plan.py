@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,19 +18,25 @@ from mstar_resident.engine.view import DecodeView
 
 
 def fill(view: DecodeView, plan: StepPlan, seats: Seats, streams: Mapping[str, Streams]) -> None:
-    """Fill a decode view for all its rows, padding included: it attends the sink page and writes to it."""
-    rows, inputs = plan.seats, view.inputs
+    """Fill a host view for all its rows, padding included: it attends the sink page and writes to it.
+
+    Every number is written anew in every step; tables are read by seat, so that only what changed in them is sent.
+    """
+    rows, packed = plan.seats, view.packed
+    if packed is None:
+        raise ValueError("a host-planned step needs a view that the host fills")
     for name, entry in streams.items():
-        kv, length = inputs.kv[name], entry.length[rows]
-        _put(kv.table, entry.table[rows], 0)
-        _put(kv.lengths, length + entry.span, 1)
-        if kv.write_loc is not None:
-            _put(kv.write_loc, entry.locate(rows, length), 0)
+        length = entry.length[rows]
+        packed.put(f"lengths {name}", length + entry.span, 1)
+        if entry.span:
+            packed.put(f"write_loc {name}", entry.locate(rows, length), 0)
+        entry.send()
     if streams:
-        _put(inputs.positions, seats.stored[rows] + seats.offset[rows], 0)
-    if inputs.recurrent_index is not None:
-        _put(inputs.recurrent_index, seats.recurrent[rows], 0)
-    _put(view.seats, rows, 0)
+        packed.put("positions", seats.stored[rows] + seats.offset[rows], 0)
+    if view.inputs.recurrent_index is not None:
+        packed.put("recurrent", seats.recurrent[rows], 0)
+    packed.put("seats", rows, 0)
+    packed.send()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +93,3 @@ def ragged(
         fresh=torch.from_numpy(stored == 0).to(device) if recurrent else None,
     )
     return Ragged(inputs, there(feeds), there(rows * plan.samples))
-
-
-def _put(buffer: Tensor, values: npt.NDArray[np.int64] | npt.NDArray[np.int32], padding: int) -> None:
-    """Write a value per row and ``padding`` to the rows that the step leaves over."""
-    n = len(values)
-    buffer[:n].copy_(torch.from_numpy(values))
-    if n < buffer.shape[0]:
-        buffer[n:].fill_(padding)

@@ -17,6 +17,7 @@ from mstar_resident.layout import Column, KVTable
 from mstar_resident.models.base import Decoder, RecurrentPool
 from mstar_resident.planner import ResidentPlanner
 from mstar_resident.refusal import Refusal
+from mstar_resident.resources.attention import Attention, host_plan_free
 from mstar_resident.resources.base import ResidentResource, WalkDeclaration
 from mstar_resident.resources.kv import KVPool
 from mstar_resident.resources.positions import Positions
@@ -76,7 +77,7 @@ class Node:
             resource = KVPool(spec.name, size.page_size, size.pool_pages, size.max_seq_len, mode)  # type: ignore[arg-type]
             (table,) = resource.tables()
             pool = PagePool(spec.name, size.page_size, size.pool_pages)
-            streams[spec.name] = Streams(pool, seats.count, table.pages, spec.span)
+            streams[spec.name] = Streams(pool, seats.count, table.pages, spec.span, spec.host_plan)
             kv[spec.name] = spec.allocate(size.pool_pages, size.page_size, dtype=config.dtype, device=device)
             resources.append(resource)
         appending = [name for name, entry in streams.items() if entry.span]
@@ -88,15 +89,23 @@ class Node:
             count = config.recurrent_states
             recurrent = states.allocate(count, dtype=config.dtype, device=device, ssm_dtype=config.state_dtype)
             resources.append(RecurrentResource("recurrent", column=RECURRENT))
+        resources += [Attention(f"attention over {s.name}", s.name, host_plan=s.host_plan) for s in model.kv_spec()]
         resources.append(SeatColumn())
         model.bind(kv, recurrent)
         return cls(seats, streams, kv, recurrent, tuple(resources))
+
+    @property
+    def host_plan_free(self) -> bool:
+        """Whether no bucket's attention needs a host plan."""
+        return host_plan_free(self.resources)
 
     def declarations(self) -> list[WalkDeclaration]:
         """Return what a decode step does with every resource: one label; span 0 on a pool that it only reads."""
         spans = {name: (entry.span,) for name, entry in self.streams.items()}
         return [
-            WalkDeclaration(DECODE, resource.name, spans=spans.get(resource.name, (1,))) for resource in self.resources
+            WalkDeclaration(DECODE, resource.name, spans=spans.get(resource.name, (1,)))
+            for resource in self.resources
+            if not isinstance(resource, Attention)
         ]
 
     def planner(self, config: EngineConfig) -> ResidentPlanner | Refusal:

@@ -72,9 +72,7 @@ class OwnedMemory(Memory):
 
     def _copy(self, streams: Streams, seat: int) -> None:
         pages = self.planner.pages(int(self.seats.handle[seat]), streams.pool.name)
-        streams.table[seat, : len(pages)] = pages
-        streams.table[seat, len(pages) :] = 0
-        streams.held[seat] = len(pages)
+        streams.put(seat, np.array(pages, dtype=np.int64))
 
     def _give(self, streams: Streams, pages: Ints) -> None:
         """Give pages of a read-only pool back; the planner did so with its own when the arm told it."""

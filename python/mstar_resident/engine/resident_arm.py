@@ -86,8 +86,11 @@ class ResidentArm(HostArm):
             stage = planner.stage(batch, lease)
         clock.enter("flush")
         planner.flush(stage, self._cuda_stream)
-        clock.enter("launch")
         try:
+            if self.plans.caches:
+                clock.enter("attention plan")
+                self.plans.fill(view, plan.seats)
+            clock.enter("launch")
             self.runner.decode(view)
         except BaseException:
             planner.fail(stage)
@@ -146,10 +149,12 @@ class ResidentArm(HostArm):
 
     def released(self, request: Request) -> None:
         """Release the handle; its slot cools until the step that read it last has committed."""
+        super().released(request)
         self.planner.release(int(self.seats.handle[request.seat]))
 
     def offloaded(self, request: Request) -> None:
         """Give the slot up; a reload writes the row whole."""
+        super().offloaded(request)
         self.planner.offload(int(self.seats.handle[request.seat]))
 
     # One stream
@@ -160,10 +165,12 @@ class ResidentArm(HostArm):
 
     def truncated(self, table: str, seat: int, length: int, pages: int) -> None:
         """Tell the planner of a rewind; a stage that names the lost pages is dropped."""
+        super().truncated(table, seat, length, pages)
         self.planner.truncate(table, int(self.seats.handle[seat]), length, pages)
 
     def replaced(self, table: str, seat: int, pages: Ints, length: int) -> None:
         """Tell the planner of another stream."""
+        super().replaced(table, seat, pages, length)
         self.planner.set_stream(int(self.seats.handle[seat]), table, pages, length)
 
     def _set(self, column: str, seat: int, value: int) -> None:
@@ -177,7 +184,8 @@ class ResidentArm(HostArm):
     def _view(self, bucket: int, buffer_idx: int) -> DecodeView:
         key = (bucket, buffer_idx)
         if key not in self._views:
-            self._views[key] = resident_view(self.planner, self.planner.lease(bucket, "decode", buffer_idx))
+            lease = self.planner.lease(bucket, "decode", buffer_idx)
+            self._views[key] = resident_view(self.planner, lease, self.streams)
         return self._views[key]
 
     def _check(self, plan: StepPlan, alive: Ints) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from mstar_resident.engine.pages import Ints, PagePool
 from mstar_resident.errors import RowOverflowError
@@ -19,16 +21,20 @@ class Streams:
         held: int64[seats]: pages that the stream holds, maybe more than its length needs.
         length: int64[seats]: stored length in tokens, as of the last committed step.
         span: tokens that a decode step appends: 1, or 0 for a read-only pool.
+        host_plan: whether attention over the pool needs a host plan.
     """
 
-    __slots__ = ("held", "length", "pool", "span", "table")
+    __slots__ = ("_copy", "_dirty", "held", "host_plan", "length", "pool", "span", "table")
 
-    def __init__(self, pool: PagePool, seats: int, width: int, span: int) -> None:
+    def __init__(self, pool: PagePool, seats: int, width: int, span: int, host_plan: bool = False) -> None:
         self.pool = pool
         self.span = span
+        self.host_plan = host_plan
         self.table: npt.NDArray[np.int32] = np.zeros((seats, width), dtype=np.int32)
         self.held: Ints = np.zeros(seats, dtype=np.int64)
         self.length: Ints = np.zeros(seats, dtype=np.int64)
+        self._copy: Tensor | None = None
+        self._dirty = np.zeros(seats, dtype=np.bool_)  # rows that the copy does not have
 
     @property
     def width(self) -> int:
@@ -60,6 +66,7 @@ class Streams:
         first = np.repeat(np.cumsum(counts) - counts, counts)
         self.table[row, self.held[row] + np.arange(len(pages)) - first] = pages
         self.held[seats] += counts
+        self._dirty[seats] = True
 
     def pages(self, seat: int) -> Ints:
         """Return the pages of a seat, in order."""
@@ -75,10 +82,36 @@ class Streams:
         self.table[seat, pages : self.held[seat]] = 0
         self.held[seat] = pages
         self.length[seat] = length
+        self._dirty[seat] = True
         return cut
+
+    def put(self, seat: int, pages: Ints) -> None:
+        """Make these the pages of a seat."""
+        self.table[seat, : len(pages)] = pages
+        self.table[seat, len(pages) :] = 0
+        self.held[seat] = len(pages)
+        self._dirty[seat] = True
 
     def locate(self, seats: Ints, index: Ints) -> Ints:
         """Return the write location of token ``index`` of each seat: page * page_size + offset."""
         size = self.pool.page_size
         location: Ints = self.table[seats, index // size].astype(np.int64) * size + index % size
         return location
+
+    def device_table(self, device: torch.device) -> Tensor:
+        """Return ``table`` as a step on ``device`` reads it: on a CPU itself, else a copy that :meth:`send` keeps."""
+        if device.type == "cpu":
+            return torch.from_numpy(self.table)
+        if self._copy is None:
+            self._copy = torch.from_numpy(self.table).to(device)
+            self._dirty[:] = False
+        return self._copy
+
+    def send(self) -> None:
+        """Copy the rows that changed since the last call to the device's table, on the current cuda_stream."""
+        if self._copy is None or not self._dirty.any():
+            return
+        seats = np.flatnonzero(self._dirty)
+        rows = torch.from_numpy(self.table[seats]).to(self._copy.device)
+        self._copy.index_copy_(0, torch.from_numpy(seats).to(self._copy.device), rows)
+        self._dirty[seats] = False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from mstar_resident.attention.torch_planned import unplan
 from mstar_resident.engine.inputs import PagedKV, StepInputs
 from mstar_resident.engine.pages import Ints
 from mstar_resident.engine.request import Sampling
@@ -41,8 +42,9 @@ class ToyModel:
 
     The KV pool stores a token and its position as its key and value. Attention writes the step's tokens at their
     write locations, then hashes (token, position, index) over the first ``length`` entries that a row's table names:
-    a stale page, a wrong length or a foreign write changes the hash. The recurrence is s = 3 s + token. The
-    "logits" are ``int64[b, 2]``: the hash and the state.
+    a stale page, a wrong length or a foreign write changes the hash. Decode steps of the pools in ``host_plan`` know
+    pages and length from the step's plan alone. The recurrence is s = 3 s + token. The "logits" are ``int64[b, 2]``:
+    the hash and the state.
     """
 
     def __init__(
@@ -51,8 +53,10 @@ class ToyModel:
         read_only: tuple[str, ...] = (),
         recurrent: bool = False,
         vocab: int = 509,
+        host_plan: tuple[str, ...] = (),
     ) -> None:
-        self._spec = [KVSpec(name, 1, 1, 1, 1) for name in append] + [KVSpec(name, 1, 1, 1, 0) for name in read_only]
+        spans = dict.fromkeys(append, 1) | dict.fromkeys(read_only, 0)
+        self._spec = [KVSpec(name, 1, 1, 1, span, name in host_plan) for name, span in spans.items()]
         self._recurrent = recurrent
         self._vocab = vocab
         self._kv: dict[str, Tensor] = {}
@@ -116,6 +120,12 @@ class ToyModel:
         pool[page, 1, place] = positions
 
     def _attend(self, name: str, paged: PagedKV, device: torch.device) -> Tensor:
+        if paged.planned is not None:
+            columns = paged.table.shape[1]
+            if device.type == "cpu":
+                columns = int((paged.planned.indptr[1:] - paged.planned.indptr[:-1]).max())
+            table, lengths = unplan(paged.planned, paged.page_size, columns)
+            paged = replace(paged, table=table, lengths=lengths, rows=torch.arange(len(table), device=device))
         lengths = paged.lengths.to(device).long()
         columns = paged.table.shape[1]
         if device.type == "cpu":  # elsewhere a graph may record this, which no value may reach the host in

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mstar_resident.engine.inputs import PagedKV, StepInputs
+from mstar_resident.engine.inputs import PagedKV, PlannedPages, StepInputs
+from mstar_resident.engine.packed import PackedBuffers
 from mstar_resident.engine.results import ReadBack
 
 if TYPE_CHECKING:
@@ -40,9 +41,11 @@ class DecodeView:
     """The lease whose prologue fills the buffers; None if the host fills them."""
     read_back: ReadBack | None = None
     """Where the host reads ``sampled``; None on a CPU, which reads it in place."""
+    packed: PackedBuffers | None = None
+    """What the host fills; None if a lease's prologue does."""
 
 
-def resident_view(planner: ResidentPlanner, lease: Lease) -> DecodeView:
+def resident_view(planner: ResidentPlanner, lease: Lease, streams: Mapping[str, Streams]) -> DecodeView:
     """Return the view of a lease: tables are the store's, read through the slots."""
     device = planner.device
     kv = {
@@ -52,6 +55,7 @@ def resident_view(planner: ResidentPlanner, lease: Lease) -> DecodeView:
             lengths=lease.lengths[table.name],
             write_loc=lease.write_loc.get(table.name),
             page_size=table.page_size,
+            planned=planned_pages(lease.bucket, table.pages, device) if streams[table.name].host_plan else None,
         )
         for table in planner.layout.tables
     }
@@ -73,28 +77,43 @@ def resident_view(planner: ResidentPlanner, lease: Lease) -> DecodeView:
 def host_view(
     streams: Mapping[str, Streams], recurrent: bool, bucket: int, buffer_idx: int, device: torch.device
 ) -> DecodeView:
-    """Return a view of the same shapes with tables of its own, for the host to fill."""
-
-    def integers(*shape: int, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.zeros(*shape, dtype=dtype, device=device)
-
+    """Return a view of the same shapes for the host to fill; its tables are the streams' own, read by seat."""
+    whole, half = (bucket, torch.int64), (bucket, torch.int32)
+    vectors = {"positions": whole, "seats": whole}
+    for name, entry in streams.items():
+        vectors[f"lengths {name}"] = half
+        if entry.span:
+            vectors[f"write_loc {name}"] = whole
+    if recurrent:
+        vectors["recurrent"] = half
+    packed = PackedBuffers(vectors, device)
+    filled = packed.tensors
     kv = {
         name: PagedKV(
-            table=integers(bucket, entry.width, dtype=torch.int32),
-            rows=torch.arange(bucket, device=device),
-            lengths=integers(bucket, dtype=torch.int32).fill_(1),
-            write_loc=integers(bucket) if entry.span else None,
+            table=entry.device_table(device),
+            rows=filled["seats"],
+            lengths=filled[f"lengths {name}"].fill_(1),
+            write_loc=filled.get(f"write_loc {name}"),
             page_size=entry.pool.page_size,
+            planned=planned_pages(bucket, entry.width, device) if entry.host_plan else None,
         )
         for name, entry in streams.items()
     }
     inputs = StepInputs(
-        tokens=integers(bucket),
-        positions=integers(bucket),
+        tokens=torch.zeros(bucket, dtype=torch.int64, device=device),
+        positions=filled["positions"],
         query_start=None,
         kv=kv,
-        recurrent_index=integers(bucket, dtype=torch.int32) if recurrent else None,
+        recurrent_index=filled.get("recurrent"),
         fresh=None,
     )
+    sampled = torch.zeros(bucket, dtype=torch.int64, device=device)
     read_back = ReadBack.of(bucket, device)
-    return DecodeView(bucket, buffer_idx, inputs, integers(bucket), integers(bucket), None, read_back)
+    return DecodeView(bucket, buffer_idx, inputs, filled["seats"], sampled, None, read_back, packed)
+
+
+def planned_pages(bucket: int, width: int, device: torch.device) -> PlannedPages:
+    """Return buffers for a plan in which every row attends one page, the sink."""
+    one = torch.arange(bucket + 1, dtype=torch.int32, device=device)
+    indices = torch.zeros(bucket * width, dtype=torch.int32, device=device)
+    return PlannedPages(one, indices, torch.ones(bucket, dtype=torch.int32, device=device))

@@ -20,13 +20,17 @@ class CheckpointError(ResidentError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class KVSpec:
-    """Describe one KV pool of a model; ``span`` 0 is a pool that decode only reads."""
+    """Describe one KV pool of a model; ``span`` 0 is a pool that decode only reads.
+
+    ``host_plan``: attention over the pool reads pages through a host plan, not off the tables.
+    """
 
     name: str
     layers: int
     kv_heads: int
     head_dim: int
     span: int = 1
+    host_plan: bool = False
 
     def shape(self, pool_pages: int, page_size: int) -> tuple[int, ...]:
         """Return the pool tensor's shape: ``[layers, pool_pages + 1, 2, page_size, kv_heads, head_dim]``."""

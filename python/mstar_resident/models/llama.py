@@ -125,7 +125,8 @@ class Llama:
 
     def kv_spec(self) -> list[KVSpec]:
         """Return the one pool "kv"."""
-        return [KVSpec("kv", self.config.layers, self.config.kv_heads, self.config.head_dim)]
+        c = self.config
+        return [KVSpec("kv", c.layers, c.kv_heads, c.head_dim, host_plan=not self.attention.host_plan_free)]
 
     def recurrent_spec(self) -> None:
         """Return None: no recurrent state."""

@@ -135,7 +135,8 @@ class Qwen35:
     def kv_spec(self) -> list[KVSpec]:
         """Return the pool "kv" of the full-attention layers."""
         c = self.config
-        return [KVSpec("kv", sum(map(c.is_attention, range(c.layers))), c.kv_heads, c.head_dim)]
+        layers = sum(map(c.is_attention, range(c.layers)))
+        return [KVSpec("kv", layers, c.kv_heads, c.head_dim, host_plan=not self.attention.host_plan_free)]
 
     def recurrent_spec(self) -> RecurrentSpec:
         """Return the state of the delta-net layers."""

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from mstar_resident.attention.torch_planned import PlannedTorchAttention
 from mstar_resident.engine import Engine, EngineConfig, PoolConfig, Request, Sampling
 from mstar_resident.models.base import Decoder
 from mstar_resident.models.config import LlamaConfig, Qwen35Config, WhisperConfig
@@ -39,8 +40,16 @@ MODELS: dict[str, Callable[[], Decoder]] = {
     "whisper": lambda: Whisper.seeded(WHISPER),
 }
 
+PLANNED: dict[str, Callable[[], Decoder]] = {
+    "llama": lambda: Llama.seeded(LLAMA, attention=PlannedTorchAttention()),
+    "hybrid": lambda: Qwen35.seeded(HYBRID, attention=PlannedTorchAttention()),
+    "whisper": lambda: Whisper.seeded(WHISPER, attention=PlannedTorchAttention()),
+}
 
-def run(name: str, planning: str, temperature: float, pages: int = 100) -> tuple[Engine, list[list[int]]]:
+
+def run(
+    name: str, planning: str, temperature: float, pages: int = 100, models: dict[str, Callable[[], Decoder]] = MODELS
+) -> tuple[Engine, list[list[int]]]:
     rng = np.random.default_rng(5)
     pools = {"kv": PoolConfig(8, pages, 160), "self": PoolConfig(8, pages, 160), "context": PoolConfig(16, 30, 60)}
     config = EngineConfig(
@@ -50,10 +59,11 @@ def run(name: str, planning: str, temperature: float, pages: int = 100) -> tuple
         min_chunk=8,
         pools=pools,
         planning=planning,  # type: ignore[arg-type]
+        attention_plan="verify",
         check=True,
         debug=True,
     )
-    engine = Engine(MODELS[name](), config)
+    engine = Engine(models[name](), config)
     requests = []
     for number in range(7):
         request = Request(
@@ -88,4 +98,14 @@ def test_offloaded_requests_come_back_and_say_the_same(name: str) -> None:
     _, expected = run(name, "host", 0.5)
     engine, outputs = run(name, "resident", 0.5, pages=30)
     assert engine.counters.offloads > 0
+    assert outputs == expected
+
+
+@pytest.mark.parametrize("planning", ["host", "resident"])
+@pytest.mark.parametrize("name", MODELS)
+def test_attention_through_host_plans_says_the_same(name: str, planning: str) -> None:
+    _, expected = run(name, "host", 0.5)
+    engine, outputs = run(name, planning, 0.5, models=PLANNED)
+    assert not engine.node.host_plan_free
+    assert sum(cache.spliced + cache.reused for cache in engine.arm.plans.caches.values()) > 20
     assert outputs == expected

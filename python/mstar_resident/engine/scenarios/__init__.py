@@ -1,6 +1,6 @@
 """Scenarios by name: random, seeded runs of the engine with a toy model, every resident step checked row by row."""
 
-from mstar_resident.engine.scenarios import arms, life, mix, pools, pressure, ranks, traffic
+from mstar_resident.engine.scenarios import arms, attention, life, mix, pools, pressure, ranks, traffic
 from mstar_resident.engine.scenarios.faults import FAULTS, KINDS
 from mstar_resident.engine.scenarios.outcome import Outcome
 from mstar_resident.engine.scenarios.scenario import Scenario
@@ -31,6 +31,7 @@ SCENARIOS: dict[str, type[Scenario]] = {
         pools.NoTable,
         pools.PlannerOwnedPages,
         pools.PrefixSharing,
+        attention.PlannedAttention,
         arms.OffByKnob,
         ranks.Ranks,
         mix.RandomMix,

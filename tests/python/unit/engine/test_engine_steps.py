@@ -105,7 +105,7 @@ def test_the_host_fills_what_the_prologue_would_have(make: Any, submit: Any) -> 
     plan = engine.scheduler.next()
     assert plan is not None
     assert engine.memory.reserve(plan.seats, plan.tokens)
-    host = engine.arm._host_view(4, 0)
+    host = engine.arm.filled_view(4, 0)
     fill(host, plan, engine.seats, engine.streams)
     view = engine.arm.decode(plan, engine.counters.steps % 2)
     assert torch.equal(view.inputs.positions, host.inputs.positions)
