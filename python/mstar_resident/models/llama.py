@@ -126,7 +126,7 @@ class Llama:
     def kv_spec(self) -> list[KVSpec]:
         """Return the one pool "kv"."""
         c = self.config
-        return [KVSpec("kv", c.layers, c.kv_heads, c.head_dim, host_plan=not self.attention.host_plan_free)]
+        return [KVSpec("kv", c.layers, c.kv_heads, c.head_dim, host_plan=not self.kernels.attention.host_plan_free)]
 
     def recurrent_spec(self) -> None:
         """Return None: no recurrent state."""

@@ -136,7 +136,7 @@ class Qwen35:
         """Return the pool "kv" of the full-attention layers."""
         c = self.config
         layers = sum(map(c.is_attention, range(c.layers)))
-        return [KVSpec("kv", layers, c.kv_heads, c.head_dim, host_plan=not self.attention.host_plan_free)]
+        return [KVSpec("kv", layers, c.kv_heads, c.head_dim, host_plan=not self.kernels.attention.host_plan_free)]
 
     def recurrent_spec(self) -> RecurrentSpec:
         """Return the state of the delta-net layers."""

@@ -131,7 +131,7 @@ class Whisper:
     def kv_spec(self) -> list[KVSpec]:
         """Return the pools "self" and "context"."""
         c = self.config
-        plan = not self.attention.host_plan_free
+        plan = not self.kernels.attention.host_plan_free
         return [KVSpec(name, c.layers, c.heads, c.hidden_size // c.heads, span, plan) for name, span in POOLS.items()]
 
     def recurrent_spec(self) -> None:

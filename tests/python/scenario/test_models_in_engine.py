@@ -12,6 +12,7 @@ from mstar_resident.attention.torch_planned import PlannedTorchAttention
 from mstar_resident.engine import Engine, EngineConfig, PoolConfig, Request, Sampling
 from mstar_resident.models.base import Decoder
 from mstar_resident.models.config import LlamaConfig, Qwen35Config, WhisperConfig
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.llama import Llama
 from mstar_resident.models.qwen35 import Qwen35
 from mstar_resident.models.rope import RopeConfig
@@ -41,9 +42,9 @@ MODELS: dict[str, Callable[[], Decoder]] = {
 }
 
 PLANNED: dict[str, Callable[[], Decoder]] = {
-    "llama": lambda: Llama.seeded(LLAMA, attention=PlannedTorchAttention()),
-    "hybrid": lambda: Qwen35.seeded(HYBRID, attention=PlannedTorchAttention()),
-    "whisper": lambda: Whisper.seeded(WHISPER, attention=PlannedTorchAttention()),
+    "llama": lambda: Llama.seeded(LLAMA, kernels=Kernels(attention=PlannedTorchAttention())),
+    "hybrid": lambda: Qwen35.seeded(HYBRID, kernels=Kernels(attention=PlannedTorchAttention())),
+    "whisper": lambda: Whisper.seeded(WHISPER, kernels=Kernels(attention=PlannedTorchAttention())),
 }
 
 
