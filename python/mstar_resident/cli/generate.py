@@ -109,7 +109,7 @@ def _lines(case: dict[str, Any], engine: Engine) -> list[str]:
         f"whole rows      {case['whole_rows']}",
         f"crossings       {case['crossings']}",
         f"bytes sent      {case['bytes_sent']}",
-        f"plan time       {case['plan_us_per_step']} us a resident step, on the host",
+        f"plan time       {case['plan_us_per_step']} us a resident step, on the host, between forwards",
         f"rows checked    {case['rows_checked']}",
         *engine.counters.mismatches[:10],
         f"mismatches: {case['mismatches']}",

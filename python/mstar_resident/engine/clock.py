@@ -6,8 +6,8 @@ import time
 
 import torch
 
-#: What a step's host time is made of. The attention plan is a phase of buckets that are not host-plan-free; the sampler
-#: is not one, since it is part of the captured step.
+#: What a step's host time is made of. "admit" chooses a step's rows and reserves their pages. The attention plan is a
+#: phase of buckets that are not host-plan-free; the sampler is not one, since it is part of the captured step.
 PHASES = (
     "admit",
     "pre-plan stage",

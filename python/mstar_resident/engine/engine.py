@@ -188,7 +188,7 @@ class Engine:
         self._advance(plan, resident)
         self._pending.append(pending)
         if self.config.lookahead:
-            self.counters.clock.enter("pre-plan stage")
+            self.counters.clock.enter("admit")
             self._stage_ahead()
             self.counters.clock.enter("read")
             self.read(keep=1)
@@ -314,6 +314,7 @@ class Engine:
         """Stage the next step as it will be if no request stops, none comes and none goes."""
         plan = self.scheduler.next()
         if plan is not None and plan.walk == "decode" and self.memory.reserve(plan.seats, plan.tokens):
+            self.counters.clock.enter("pre-plan stage")
             self.arm.stage_ahead(plan, self.counters.steps % 2)
 
     def _output(self, request: Request, token: int) -> None:
