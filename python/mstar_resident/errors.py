@@ -102,3 +102,11 @@ class OutOfPagesError(ResidentError):
 
 class InvariantError(ResidentError, RuntimeError):
     """A runtime check found the planner's own state broken."""
+
+
+class LogError(ResidentError, ValueError):
+    """A file is no operation log, or one of a version that is not read; ``line`` says where."""
+
+
+class ReplayError(ResidentError):
+    """A replayed call answered or sent something else than its log says; ``operation`` and ``call`` say which."""

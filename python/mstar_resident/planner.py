@@ -11,6 +11,7 @@ from mstar_resident import _core
 from mstar_resident.arrays import Ints, as_int64
 from mstar_resident.config import planning_mode
 from mstar_resident.errors import BatchTooLargeError, InvariantError, LayoutError
+from mstar_resident.journal import current_journal
 from mstar_resident.layout import RowLayout, check_count
 from mstar_resident.lease import Lease
 from mstar_resident.refusal import Refusal, log_build, log_refusal
@@ -98,7 +99,8 @@ class ResidentPlanner(PlannerRequests):
             raise InvariantError.of("native layout", expected=expected, got=got)
 
         cuda = self.device.type == "cuda"
-        super().__init__(layout, _core.Planner(native_layout, max_batch, strict=debug))
+        core = _core.Planner(native_layout, max_batch, strict=debug, journal=current_journal())
+        super().__init__(layout, core)
         self.store = Store(layout, max_batch, self.device, debug)
         self.stager = Stager(-(-self._core.largest_flush_bytes() // 8) * 8, cuda)
         addresses = self.store.addresses()

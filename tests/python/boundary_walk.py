@@ -5,8 +5,10 @@ Run as a program; exits non-zero if a call misbehaves or one was never made.
 
 from __future__ import annotations
 
+import json
 import random
 import sys
+import tempfile
 from array import array
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +17,9 @@ from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[2] / "python" / "mstar_resident"
 DEPTH = 8
+#: Calls that are no operation of the core, and those that have another name there.
+NOT_LOGGED = {"bind_store", "bind_ring", "largest_flush_bytes"}
+RENAMED = {"drop": "drop_staged", "column_value": "column"}
 OFFSET = 2  # the column of the named column, after the stored lengths of two tables
 
 
@@ -44,9 +49,10 @@ def ints(*values: int) -> array[int]:
     return array("q", values)
 
 
-def bind(core: Any, layout: Any, max_batch: int, tables: list[int]) -> tuple[Recorder, list[int], list[array[int]]]:
+def bind(core: Any, journal: Any, layout: Any, max_batch: int) -> tuple[Recorder, list[int], list[array[int]]]:
     """Make a planner over memory that Python holds; returns it, its leases and that memory."""
-    planner = Recorder(core.Planner(layout, max_batch, strict=True))
+    planner = Recorder(core.Planner(layout, max_batch, strict=True, journal=journal))
+    tables = list(layout.table_pages)
     rows = 2 * max_batch + 1
     narrow = array("q", bytes(8 * rows * layout.narrow_cells))
     stores = [array("i", bytes(4 * rows * pages)) for pages in tables]
@@ -59,11 +65,11 @@ def bind(core: Any, layout: Any, max_batch: int, tables: list[int]) -> tuple[Rec
     return planner, leases, [narrow, *stores, *ring, *inputs]
 
 
-def walk(core: Any, errors: Any, seed: int, steps: int) -> set[str]:
+def walk(core: Any, errors: Any, journal: Any, seed: int, steps: int) -> set[str]:
     """Run a random history of engine-owned streams; errors are expected and must leave the planner whole."""
     draw = random.Random(seed)
     layout = core.Layout([("kv", 4, 200, 64, 1), ("context", 8, 50, 64, 0)], ["offset"])
-    planner, leases, memory = bind(core, layout, 4, list(layout.table_pages))
+    planner, leases, memory = bind(core, journal, layout, 4)
     live: list[int] = []
     stage: Any = None
     for _ in range(steps):
@@ -147,10 +153,10 @@ def bad_arguments(planner: Recorder, errors: Any, handle: int) -> None:
             raise SystemExit(f"set_stream took {arguments}")
 
 
-def own(core: Any, errors: Any) -> set[str]:
+def own(core: Any, errors: Any, journal: Any) -> set[str]:
     """Let the planner own the pages: reserve, fork, run out."""
     layout = core.Layout([("kv", 4, 8, 32, 1)], [])
-    planner, leases, memory = bind(core, layout, 2, list(layout.table_pages))
+    planner, leases, memory = bind(core, journal, layout, 2)
     planner.own_pages(0)
     parent, child = planner.open(), planner.open()
     planner.reserve(0, ints(parent), ints(9))
@@ -174,12 +180,32 @@ def own(core: Any, errors: Any) -> set[str]:
     return planner.called
 
 
+def replay(core: Any, errors: Any, journal: Any, file: Path, called: set[str]) -> None:
+    """See that every call is in the log, and that the log replays; a log that was cut off does not."""
+    logged: set[str] = set()
+    for line in file.read_text().splitlines():
+        if (call := json.loads(line).get("call")) is not None:
+            logged.add(call["op"] if isinstance(call["op"], str) else next(iter(call["op"])))
+    if missing := {RENAMED.get(name, name) for name in called - NOT_LOGGED} - logged:
+        raise SystemExit(f"never logged: {sorted(missing)}")
+    if core.replay(str(file)) != (5, journal.calls()):
+        raise SystemExit("the log replays to another number of calls")
+    file.write_text(file.read_text()[:-9])
+    with suppress(errors.LogError):
+        core.replay(str(file))
+        raise SystemExit("a log that was cut off was replayed")
+
+
 def main() -> None:
-    """Walk, own, bench; then see that no call was left out."""
+    """Walk, own, replay, bench; then see that no call was left out."""
     core, errors = load()
-    called = own(core, errors)
-    for seed in range(4):
-        called |= walk(core, errors, seed, 60)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "walk.log"
+        journal = core.Journal(str(file))
+        called = own(core, errors, journal)
+        for seed in range(4):
+            called |= walk(core, errors, journal, seed, 60)
+        replay(core, errors, journal, file, called)
     core.bench_core(2, "steady", 10)
     needs_a_device = {"launch"}
     left_out = {name for name in dir(core.Planner) if not name.startswith("_")} - called - needs_a_device

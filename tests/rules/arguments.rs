@@ -3,7 +3,7 @@
 use mstar_resident_core::Error;
 
 use super::errors::{busy, refused};
-use crate::support::call::Call;
+use mstar_resident_core::Op;
 
 #[test]
 fn arrays_that_do_not_belong_together_are_refused() {
@@ -17,7 +17,7 @@ fn arrays_that_do_not_belong_together_are_refused() {
     };
     let calls = [
         (
-            Call::AppendPages {
+            Op::AppendPages {
                 table: 0,
                 handles: handles.clone(),
                 counts: short.clone(),
@@ -26,7 +26,7 @@ fn arrays_that_do_not_belong_together_are_refused() {
             length("counts", 1),
         ),
         (
-            Call::AppendPages {
+            Op::AppendPages {
                 table: 0,
                 handles: handles.clone(),
                 counts: vec![1, 1],
@@ -35,7 +35,7 @@ fn arrays_that_do_not_belong_together_are_refused() {
             length("pages", 3),
         ),
         (
-            Call::HostStep {
+            Op::HostStep {
                 table: 0,
                 handles: handles.clone(),
                 tokens: short.clone(),
@@ -43,7 +43,7 @@ fn arrays_that_do_not_belong_together_are_refused() {
             length("tokens", 1),
         ),
         (
-            Call::SetColumn {
+            Op::SetColumn {
                 column: 0,
                 handles: handles.clone(),
                 values: short.clone(),
@@ -51,7 +51,7 @@ fn arrays_that_do_not_belong_together_are_refused() {
             length("values", 1),
         ),
         (
-            Call::Reserve {
+            Op::Reserve {
                 table: 1,
                 handles: handles.clone(),
                 tokens: short,
@@ -63,7 +63,7 @@ fn arrays_that_do_not_belong_together_are_refused() {
         assert_eq!(refused(&mut node, &call), expected);
     }
     for counts in [vec![-1, 2], vec![i64::MAX, i64::MAX], vec![1, -1]] {
-        let call = Call::AppendPages {
+        let call = Op::AppendPages {
             table: 0,
             handles: handles.clone(),
             counts,
@@ -81,40 +81,40 @@ fn tables_columns_and_leases_outside_the_layout_are_refused() {
     let (mut node, a, _) = busy();
     let handles = vec![a];
     let tables = [
-        Call::SetStream {
+        Op::SetStream {
             handle: a,
             table: 2,
             pages: vec![],
             length: 0,
         },
-        Call::AppendPages {
+        Op::AppendPages {
             table: 2,
             handles: handles.clone(),
             counts: vec![0],
             pages: vec![],
         },
-        Call::HostStep {
+        Op::HostStep {
             table: 2,
             handles: handles.clone(),
             tokens: vec![0],
         },
-        Call::Truncate {
+        Op::Truncate {
             table: 2,
             handle: a,
             length: 0,
             pages: 0,
         },
-        Call::MarkReleasedTokens {
+        Op::MarkReleasedTokens {
             table: 2,
             handle: a,
         },
-        Call::OwnPages(2),
-        Call::Reserve {
+        Op::OwnPages(2),
+        Op::Reserve {
             table: 2,
             handles: handles.clone(),
             tokens: vec![0],
         },
-        Call::Fork {
+        Op::Fork {
             table: 2,
             parent: a,
             child: a,
@@ -130,12 +130,12 @@ fn tables_columns_and_leases_outside_the_layout_are_refused() {
         assert_eq!(refused(&mut node, call), index("table", 2));
     }
     let columns = [
-        Call::SetColumn {
+        Op::SetColumn {
             column: 1,
             handles: handles.clone(),
             values: vec![0],
         },
-        Call::UnsetColumn { column: 1, handles },
+        Op::UnsetColumn { column: 1, handles },
     ];
     for call in &columns {
         assert_eq!(refused(&mut node, call), index("column", 1));
@@ -159,28 +159,28 @@ fn a_handle_twice_in_a_call_is_refused_with_both_places() {
     };
     let three = vec![0; 3];
     for call in [
-        Call::AppendPages {
+        Op::AppendPages {
             table: 0,
             handles: handles.clone(),
             counts: three.clone(),
             pages: vec![],
         },
-        Call::HostStep {
+        Op::HostStep {
             table: 0,
             handles: handles.clone(),
             tokens: three.clone(),
         },
-        Call::SetColumn {
+        Op::SetColumn {
             column: 0,
             handles: handles.clone(),
             values: three.clone(),
         },
-        Call::UnsetColumn {
+        Op::UnsetColumn {
             column: 0,
             handles: handles.clone(),
         },
-        Call::MarkStale(handles.clone()),
-        Call::Reserve {
+        Op::MarkStale(handles.clone()),
+        Op::Reserve {
             table: 1,
             handles,
             tokens: three,
@@ -212,32 +212,32 @@ fn batches_of_no_rows_or_too_many_are_refused() {
 fn all_or_none_of_a_batch_call_is_applied() {
     let (mut node, a, b) = busy();
     for call in [
-        Call::AppendPages {
+        Op::AppendPages {
             table: 0,
             handles: vec![a, b],
             counts: vec![1, 1],
             pages: vec![10, 21],
         },
-        Call::HostStep {
+        Op::HostStep {
             table: 0,
             handles: vec![a, b],
             tokens: vec![1, 100],
         },
-        Call::Reserve {
+        Op::Reserve {
             table: 1,
             handles: vec![a, b],
             tokens: vec![8, 12],
         },
-        Call::SetColumn {
+        Op::SetColumn {
             column: 0,
             handles: vec![a, 99],
             values: vec![7, 7],
         },
-        Call::UnsetColumn {
+        Op::UnsetColumn {
             column: 0,
             handles: vec![a, 99],
         },
-        Call::MarkStale(vec![a, 99]),
+        Op::MarkStale(vec![a, 99]),
     ] {
         refused(&mut node, &call);
     }

@@ -1,8 +1,8 @@
 //! Named narrow columns: position offsets, recurrent indices, scalars.
 
-use crate::support::call::Call;
 use crate::support::shapes::{Shape, append};
 use crate::{Node, node};
+use mstar_resident_core::Op;
 
 fn with_columns(max_batch: usize) -> Node {
     node(&Shape::new(
@@ -59,7 +59,7 @@ fn a_row_before_its_recurrent_index_exists_is_refused() {
     );
     node.set_column(1, a, 4);
     node.step(&[a]);
-    node.tell(&Call::UnsetColumn {
+    node.tell(&Op::UnsetColumn {
         column: 1,
         handles: vec![a],
     })
@@ -174,7 +174,7 @@ fn sixty_four_columns_are_held_and_the_last_one_too() {
     let a = node.request(&[(&[1], 0)], &values);
     let out = node.step(&[a]);
     assert_eq!(out.columns[63][0], i64::MAX - 63);
-    node.tell(&Call::UnsetColumn {
+    node.tell(&Op::UnsetColumn {
         column: 63,
         handles: vec![a],
     })

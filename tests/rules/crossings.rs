@@ -1,8 +1,8 @@
 //! Entering a page: one column, at the right step, from the stream's own order of pages.
 
-use crate::support::call::Call;
 use crate::support::shapes::{Shape, append};
 use crate::{Node, node, plain};
+use mstar_resident_core::Op;
 
 fn crossings(node: &Node) -> u64 {
     node.planner.stats().crossings
@@ -216,7 +216,7 @@ fn an_engine_that_tells_crossings_for_the_whole_batch_steps_on() {
             .map(|page| 100 + 3 * step + page)
             .collect();
         let counts = vec![1; crossing.len()];
-        let call = Call::AppendPages {
+        let call = Op::AppendPages {
             table: 0,
             handles: crossing,
             counts,

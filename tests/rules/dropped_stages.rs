@@ -2,9 +2,9 @@
 
 use mstar_resident_core::{Error, PlanSeq};
 
-use crate::support::call::Call;
 use crate::support::shapes::{Shape, append};
 use crate::{Node, node, plain};
+use mstar_resident_core::Op;
 
 /// A request one token before its crossing, stepped once; its next step crosses.
 fn before_crossing() -> (Node, i64, i64) {
@@ -105,38 +105,38 @@ fn a_stage_is_promoted_for_the_same_rows_order_and_lease_only() {
 }
 
 /// Every call that marks a row, for a request of one owned and one told table and a column.
-fn marks(handle: i64) -> Vec<Call> {
+fn marks(handle: i64) -> Vec<Op> {
     vec![
-        Call::SetStream {
+        Op::SetStream {
             handle,
             table: 0,
             pages: vec![1, 2],
             length: 5,
         },
-        Call::HostStep {
+        Op::HostStep {
             table: 0,
             handles: vec![handle],
             tokens: vec![0],
         },
-        Call::Truncate {
+        Op::Truncate {
             table: 1,
             handle,
             length: 0,
             pages: 1,
         },
-        Call::SetColumn {
+        Op::SetColumn {
             column: 0,
             handles: vec![handle],
             values: vec![3],
         },
-        Call::UnsetColumn {
+        Op::UnsetColumn {
             column: 0,
             handles: vec![handle],
         },
-        Call::MarkStale(vec![handle]),
-        Call::MarkReleasedTokens { table: 0, handle },
-        Call::Offload(handle),
-        Call::Release(handle),
+        Op::MarkStale(vec![handle]),
+        Op::MarkReleasedTokens { table: 0, handle },
+        Op::Offload(handle),
+        Op::Release(handle),
     ]
 }
 
@@ -150,7 +150,7 @@ fn every_mark_on_a_member_drops_the_stage_and_none_on_another_request_does() {
     for (number, marks_member) in (0..9).flat_map(|number| [(number, true), (number, false)]) {
         for steps_before in 0..2 {
             let mut node = node(&shape);
-            node.tell(&Call::OwnPages(1)).unwrap();
+            node.tell(&Op::OwnPages(1)).unwrap();
             let mut open = |pages: &[i64]| {
                 let handle = node.open();
                 node.set_stream(handle, 0, pages, 5);
@@ -185,7 +185,7 @@ fn pages_for_a_member_and_forks_of_it_let_its_stage_stand() {
         2,
     );
     let mut node = node(&shape);
-    node.tell(&Call::OwnPages(1)).unwrap();
+    node.tell(&Op::OwnPages(1)).unwrap();
     let a = node.open();
     node.set_stream(a, 0, &[1], 1);
     node.reserve(a, 1, 4);
@@ -195,7 +195,7 @@ fn pages_for_a_member_and_forks_of_it_let_its_stage_stand() {
     let child = node.open();
     node.append_page(a, 0, 2);
     node.reserve(a, 1, 9);
-    node.tell(&Call::Fork {
+    node.tell(&Op::Fork {
         table: 1,
         parent: a,
         child,

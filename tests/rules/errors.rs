@@ -2,9 +2,9 @@
 
 use mstar_resident_core::Error;
 
-use crate::support::call::Call;
 use crate::support::shapes::{Shape, append};
 use crate::{Node, node};
+use mstar_resident_core::Op;
 
 /// Two tables, one of them owned by the planner, a column, two requests with rows.
 pub fn busy() -> (Node, i64, i64) {
@@ -13,7 +13,7 @@ pub fn busy() -> (Node, i64, i64) {
         1,
         2,
     ));
-    node.tell(&Call::OwnPages(1)).unwrap();
+    node.tell(&Op::OwnPages(1)).unwrap();
     let mut open = |pages: &[i64]| {
         let handle = node.open();
         node.set_stream(handle, 0, pages, 3);
@@ -26,7 +26,7 @@ pub fn busy() -> (Node, i64, i64) {
     (node, a, b)
 }
 
-pub fn refused(node: &mut Node, call: &Call) -> Error {
+pub fn refused(node: &mut Node, call: &Op) -> Error {
     let before = node.seen();
     let error = node.tell(call).unwrap_err();
     assert_eq!(node.seen(), before, "{call:?}");
@@ -38,36 +38,36 @@ fn a_refused_call_does_not_drop_the_stage_or_break_the_batch_up() {
     let (mut node, a, b) = busy();
     node.plan(&[a, b]);
     for call in [
-        Call::SetStream {
+        Op::SetStream {
             handle: a,
             table: 0,
             pages: vec![1],
             length: 9,
         },
-        Call::HostStep {
+        Op::HostStep {
             table: 0,
             handles: vec![a],
             tokens: vec![100],
         },
-        Call::Truncate {
+        Op::Truncate {
             table: 0,
             handle: a,
             length: 99,
             pages: 0,
         },
-        Call::SetColumn {
+        Op::SetColumn {
             column: 0,
             handles: vec![a, b],
             values: vec![1],
         },
-        Call::MarkStale(vec![a, a]),
-        Call::Fork {
+        Op::MarkStale(vec![a, a]),
+        Op::Fork {
             table: 1,
             parent: b,
             child: a,
             tokens: 0,
         },
-        Call::Release(77),
+        Op::Release(77),
     ] {
         refused(&mut node, &call); // the stage is looked for after each
     }
@@ -111,7 +111,7 @@ fn a_batch_with_a_request_that_left_is_refused() {
 #[test]
 fn a_row_with_released_tokens_is_refused_until_it_is_replaced() {
     let (mut node, a, b) = busy();
-    node.tell(&Call::MarkReleasedTokens {
+    node.tell(&Op::MarkReleasedTokens {
         table: 0,
         handle: a,
     })
@@ -127,7 +127,7 @@ fn a_row_with_released_tokens_is_refused_until_it_is_replaced() {
     node.step(&[b]);
     node.set_stream(a, 0, &[1, 2], 4);
     node.step(&[a]);
-    node.tell(&Call::MarkReleasedTokens {
+    node.tell(&Op::MarkReleasedTokens {
         table: 1,
         handle: a,
     })
@@ -189,7 +189,7 @@ fn a_flush_buffer_that_is_too_small_changes_nothing() {
 #[test]
 fn every_error_says_expected_and_got() {
     let (mut node, a, _) = busy();
-    let set = Call::SetStream {
+    let set = Op::SetStream {
         handle: a,
         table: 0,
         pages: vec![1],
@@ -200,7 +200,7 @@ fn every_error_says_expected_and_got() {
         error,
         format!("request {a}, table told: expected a length from 0 to 4, got 5")
     );
-    let owned = Call::SetStream {
+    let owned = Op::SetStream {
         handle: a,
         table: 1,
         pages: vec![1],
@@ -210,7 +210,7 @@ fn every_error_says_expected_and_got() {
         refused(&mut node, &owned).to_string(),
         "table owned: expected pages owned by the engine"
     );
-    let told = Call::Reserve {
+    let told = Op::Reserve {
         table: 0,
         handles: vec![a],
         tokens: vec![1],

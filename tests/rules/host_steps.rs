@@ -1,8 +1,8 @@
 //! Host-planned steps move rows; the next resident step that reads them mends them first.
 
-use crate::support::call::Call;
 use crate::support::shapes::{Shape, append};
 use crate::{node, plain};
+use mstar_resident_core::Op;
 
 #[test]
 fn a_host_step_inside_a_page_is_mended_by_one_length() {
@@ -96,7 +96,7 @@ fn several_host_steps_of_many_rows_are_mended_together() {
     let mut node = plain(4);
     let rows = node.simples(4);
     node.step(&rows);
-    node.tell(&Call::HostStep {
+    node.tell(&Op::HostStep {
         table: 0,
         handles: vec![rows[3], rows[1]],
         tokens: vec![2, 3],
@@ -160,7 +160,7 @@ fn a_host_step_in_flight_leaves_room_for_the_token_of_that_step() {
     let mut node = plain(1);
     let a = node.request(&[(&[1, 2], 6)], &[]);
     node.launch_step(&[a]); // the seventh token
-    let two = Call::HostStep {
+    let two = Op::HostStep {
         table: 0,
         handles: vec![a],
         tokens: vec![2],

@@ -14,6 +14,7 @@ mod host_steps;
 mod layouts;
 mod leases;
 mod lifecycle;
+mod logs;
 mod numbers;
 mod owned_pages;
 mod padding;

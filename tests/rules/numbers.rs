@@ -2,9 +2,9 @@
 
 use mstar_resident_core::{Error, Handle, PlanSeq};
 
-use crate::support::call::Call;
 use crate::support::shapes::{Shape, append, read_only};
 use crate::{node, plain};
+use mstar_resident_core::Op;
 
 #[test]
 fn a_page_id_beyond_32_bits_of_tokens_is_written_where_it_belongs() {
@@ -42,13 +42,13 @@ fn page_ids_outside_the_pool_are_refused_everywhere() {
         (1, -7),
     ] {
         let pages = vec![1, page];
-        let set = Call::SetStream {
+        let set = Op::SetStream {
             handle: a,
             table,
             pages: pages.clone(),
             length: 1,
         };
-        let append = Call::AppendPages {
+        let append = Op::AppendPages {
             table,
             handles: vec![a],
             counts: vec![2],
@@ -69,14 +69,14 @@ fn page_ids_outside_the_pool_are_refused_everywhere() {
 fn a_page_named_twice_by_a_stream_is_refused_under_strict_checks_only() {
     let mut node = plain(1);
     let a = node.request(&[(&[5, 6], 3)], &[]);
-    let again = Call::AppendPages {
+    let again = Op::AppendPages {
         table: 0,
         handles: vec![a],
         counts: vec![1],
         pages: vec![5],
     };
     assert!(node.tell(&again).is_err());
-    let twice = Call::SetStream {
+    let twice = Op::SetStream {
         handle: a,
         table: 0,
         pages: vec![9, 3, 9],
@@ -153,10 +153,10 @@ fn numbers_that_no_open_handle_packs_to_are_unknown() {
         1 << 62,
     ] {
         for call in [
-            Call::Release(handle),
-            Call::Offload(handle),
-            Call::MarkStale(vec![a, handle]),
-            Call::MarkReleasedTokens { table: 0, handle },
+            Op::Release(handle),
+            Op::Offload(handle),
+            Op::MarkStale(vec![a, handle]),
+            Op::MarkReleasedTokens { table: 0, handle },
         ] {
             assert_eq!(node.tell(&call), Err(Error::UnknownHandle { handle }));
         }

@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 
 use mstar_resident_core::Error;
 
-use crate::support::call::Call;
+use crate::support::ops::reserve_step;
 use crate::support::shapes::{Shape, append, read_only};
 use crate::{Node, node};
+use mstar_resident_core::Op;
 
 fn owner(max_batch: usize, pool_pages: u64) -> Node {
     let mut node = node(&Shape::new(
@@ -14,7 +15,7 @@ fn owner(max_batch: usize, pool_pages: u64) -> Node {
         0,
         max_batch,
     ));
-    node.tell(&Call::OwnPages(0)).unwrap();
+    node.tell(&Op::OwnPages(0)).unwrap();
     node
 }
 
@@ -29,7 +30,7 @@ fn reserved(node: &mut Node, tokens: i64) -> i64 {
 }
 
 fn fork(node: &mut Node, parent: i64, child: i64, tokens: i64) -> Result<i64, Error> {
-    node.tell(&Call::Fork {
+    node.tell(&Op::Fork {
         table: 0,
         parent,
         child,
@@ -53,7 +54,7 @@ fn every_page_but_the_sink_is_handed_out_once() {
 fn a_reservation_takes_all_pages_or_none() {
     let mut node = owner(2, 5);
     let (a, b) = (node.open(), node.open());
-    let call = |tokens: [i64; 2]| Call::Reserve {
+    let call = |tokens: [i64; 2]| Op::Reserve {
         table: 0,
         handles: vec![a, b],
         tokens: tokens.to_vec(),
@@ -100,7 +101,7 @@ fn pages_of_a_step_in_flight_are_reused_after_it_only() {
     assert_eq!(free(&node), 0);
     let c = node.open();
     assert!(
-        node.tell(&Call::Reserve {
+        node.tell(&Op::Reserve {
             table: 0,
             handles: vec![c],
             tokens: vec![1]
@@ -155,7 +156,7 @@ fn a_step_is_given_the_pages_it_enters() {
         node.host_step(row, 0, tokens);
     }
     for _ in 0..30 {
-        let step = Call::ReserveStep(rows.clone());
+        let step = reserve_step(rows.clone());
         node.tell(&step).unwrap();
         node.tell(&step).unwrap(); // again: nothing more
         node.step(&rows);
@@ -179,10 +180,10 @@ fn a_step_is_given_pages_on_every_owned_pool_or_on_none() {
         read_only("told", 4, 9, 40),
     ];
     let mut node = node(&Shape::new(tables, 0, 2));
-    node.tell(&Call::OwnPages(0)).unwrap();
-    node.tell(&Call::OwnPages(1)).unwrap();
+    node.tell(&Op::OwnPages(0)).unwrap();
+    node.tell(&Op::OwnPages(1)).unwrap();
     let rows = [node.open(), node.open()];
-    let step = Call::ReserveStep(rows.to_vec());
+    let step = reserve_step(rows.to_vec());
     node.tell(&step).unwrap();
     for _ in 0..2 {
         node.step(&rows);
@@ -204,13 +205,13 @@ fn a_step_is_given_pages_on_every_owned_pool_or_on_none() {
     );
     node.release(rows[1]);
     let other = node.open();
-    let another = Call::ReserveStep(vec![rows[0], other]);
+    let another = reserve_step(vec![rows[0], other]);
     assert!(
         node.tell(&another).is_err(),
         "y has one page for two rows, x enough for both"
     );
     assert_eq!(node.planner.free_pages(0).unwrap(), free.unwrap() + 1);
-    node.tell(&Call::ReserveStep(vec![rows[0]])).unwrap();
+    node.tell(&reserve_step(vec![rows[0]])).unwrap();
     node.step(&[rows[0]]);
 }
 
@@ -221,7 +222,7 @@ fn pages_for_a_step_are_refused_while_one_is_in_flight() {
     node.launch_step(&[a]);
     let seq = node.step.as_ref().unwrap().seq;
     assert_eq!(
-        node.tell(&Call::ReserveStep(vec![a])),
+        node.tell(&reserve_step(vec![a])),
         Err(Error::NotReady { seq })
     );
     node.reserve(a, 0, 4); // behind the token in flight: the fifth
@@ -233,7 +234,7 @@ fn pages_for_a_step_are_refused_while_one_is_in_flight() {
 fn a_pool_can_be_owned_before_any_stream_names_its_pages_and_once() {
     let mut node = node(&Shape::plain(1));
     let a = node.request(&[(&[1], 1)], &[]);
-    let own = Call::OwnPages(0);
+    let own = Op::OwnPages(0);
     assert!(matches!(node.tell(&own), Err(Error::Ownership { .. })));
     node.launch_step(&[a]);
     node.release(a);
@@ -265,7 +266,7 @@ fn a_pool_can_be_owned_before_any_stream_names_its_pages_and_once() {
 fn calls_for_the_other_owner_are_refused() {
     let mut node = owner(1, 9);
     let a = reserved(&mut node, 4);
-    let append = Call::AppendPages {
+    let append = Op::AppendPages {
         table: 0,
         handles: vec![a],
         counts: vec![1],
@@ -330,7 +331,7 @@ fn a_stream_that_gave_up_tokens_is_not_forked() {
     let mut node = owner(2, 9);
     let parent = reserved(&mut node, 8);
     node.host_step(parent, 0, 8);
-    node.tell(&Call::MarkReleasedTokens {
+    node.tell(&Op::MarkReleasedTokens {
         table: 0,
         handle: parent,
     })
@@ -342,7 +343,7 @@ fn a_stream_that_gave_up_tokens_is_not_forked() {
     ));
     let sound = reserved(&mut node, 4);
     node.host_step(sound, 0, 4);
-    node.tell(&Call::MarkReleasedTokens {
+    node.tell(&Op::MarkReleasedTokens {
         table: 0,
         handle: child,
     })
@@ -356,7 +357,7 @@ fn a_stream_that_gave_up_tokens_is_not_forked() {
 fn a_fork_onto_a_planned_row_drops_its_stage() {
     let tables = vec![append("kv", 4, 9, 40), read_only("context", 4, 9, 40)];
     let mut node = node(&Shape::new(tables, 0, 2));
-    node.tell(&Call::OwnPages(1)).unwrap();
+    node.tell(&Op::OwnPages(1)).unwrap();
     let parent = node.open();
     node.reserve(parent, 1, 4);
     node.host_step(parent, 1, 4);
@@ -364,7 +365,7 @@ fn a_fork_onto_a_planned_row_drops_its_stage() {
     node.set_stream(parent, 0, &[2], 1);
     node.step(&[child]); // an empty context
     node.plan(&[child]);
-    node.tell(&Call::Fork {
+    node.tell(&Op::Fork {
         table: 1,
         parent,
         child,
@@ -379,9 +380,9 @@ fn a_fork_onto_a_planned_row_drops_its_stage() {
 #[test]
 fn a_refused_plan_leaves_its_reservation_to_the_retry() {
     let mut node = node(&Shape::new(vec![append("kv", 4, 9, 40)], 1, 1));
-    node.tell(&Call::OwnPages(0)).unwrap();
+    node.tell(&Op::OwnPages(0)).unwrap();
     let a = node.open();
-    let step = Call::ReserveStep(vec![a]);
+    let step = reserve_step(vec![a]);
     node.tell(&step).unwrap();
     assert!(node.stage(&[a], 0).is_err(), "its column is not set");
     assert_eq!(free(&node), 8);

@@ -1,8 +1,8 @@
 //! Tokens taken back: the mirror follows the device, the stream what the engine tells, and the difference is sent.
 
-use crate::support::call::Call;
 use crate::support::shapes::{Shape, append};
 use crate::{node, plain};
+use mstar_resident_core::Op;
 
 #[test]
 fn a_token_discarded_after_its_step_committed_is_rewound_before_the_row_is_read() {
@@ -129,7 +129,7 @@ fn a_stream_set_in_flight_counts_from_the_next_step_on() {
 fn lengths_and_rewinds_at_their_edges() {
     let mut node = plain(1);
     let a = node.simple(1, 2, 8);
-    let cut = |length, pages| Call::Truncate {
+    let cut = |length, pages| Op::Truncate {
         table: 0,
         handle: a,
         length,
@@ -152,7 +152,7 @@ fn lengths_and_rewinds_at_their_edges() {
     for (length, pages) in [(8, 2), (4, 1), (0, 1), (0, 0)] {
         node.tell(&cut(length, pages)).unwrap();
     }
-    let set = |pages: &[i64], length| Call::SetStream {
+    let set = |pages: &[i64], length| Op::SetStream {
         handle: a,
         table: 0,
         pages: pages.to_vec(),
@@ -166,7 +166,7 @@ fn lengths_and_rewinds_at_their_edges() {
     }
     node.tell(&set(&[1, 2], 8)).unwrap();
     node.tell(&set(&[], 0)).unwrap();
-    let add = |tokens| Call::HostStep {
+    let add = |tokens| Op::HostStep {
         table: 0,
         handles: vec![a],
         tokens: vec![tokens],
@@ -183,7 +183,7 @@ fn lengths_and_rewinds_at_their_edges() {
 fn a_length_computed_before_a_prefix_hit_is_refused_and_the_right_one_accepted() {
     let mut node = node(&Shape::new(vec![append("kv", 256, 100, 2560)], 0, 1));
     let a = node.open();
-    let set = |length| Call::SetStream {
+    let set = |length| Op::SetStream {
         handle: a,
         table: 0,
         pages: vec![7, 3],

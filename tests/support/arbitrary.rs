@@ -1,9 +1,10 @@
 //! Arbitrary calls of an engine: mostly valid, now and then not.
 
-use super::call::Call;
 use super::machine::Machine;
 use super::operations::Kind;
+use super::ops::reserve_step;
 use super::random::Random;
+use mstar_resident_core::Op;
 
 impl Machine {
     /// A live handle, or once in a while another number.
@@ -66,12 +67,12 @@ impl Machine {
             .map_or(1, |spec| spec.page_size as i64)
     }
 
-    pub fn call(&self, kind: Kind, random: &mut Random) -> Call {
+    pub fn call(&self, kind: Kind, random: &mut Random) -> Op {
         let (handle, handles) = (self.any_handle(random), self.any_handles(random));
         let (table, column) = (self.any_table(random), self.any_column(random));
         match kind {
-            Kind::Release => Call::Release(handle),
-            Kind::Offload => Call::Offload(handle),
+            Kind::Release => Op::Release(handle),
+            Kind::Offload => Op::Offload(handle),
             Kind::SetStream => self.set_stream(random, handle, table),
             Kind::Append => {
                 let counts = Self::values(random, handles.len(), 3);
@@ -92,51 +93,51 @@ impl Machine {
                 if random.once_in(12) {
                     pages.push(random.pick(&[0, -1, 1, 1 << 31, 1 << 32]));
                 }
-                Call::AppendPages {
+                Op::AppendPages {
                     table,
                     handles,
                     counts,
                     pages,
                 }
             }
-            Kind::HostStep => Call::HostStep {
+            Kind::HostStep => Op::HostStep {
                 table,
                 tokens: Self::values(random, handles.len(), 6),
                 handles,
             },
             Kind::Truncate => self.truncate(random, handle, table),
-            Kind::SetColumn => Call::SetColumn {
+            Kind::SetColumn => Op::SetColumn {
                 column,
                 values: Self::values(random, handles.len(), 3),
                 handles,
             },
-            Kind::UnsetColumn => Call::UnsetColumn { column, handles },
-            Kind::MarkStale => Call::MarkStale(handles),
-            Kind::MarkReleased => Call::MarkReleasedTokens { table, handle },
-            Kind::Reserve => Call::Reserve {
+            Kind::UnsetColumn => Op::UnsetColumn { column, handles },
+            Kind::MarkStale => Op::MarkStale(handles),
+            Kind::MarkReleased => Op::MarkReleasedTokens { table, handle },
+            Kind::Reserve => Op::Reserve {
                 table,
                 tokens: Self::values(random, handles.len(), 8),
                 handles,
             },
             Kind::ReserveStep => {
                 let last = self.last_batch().filter(|_| !random.once_in(3));
-                Call::ReserveStep(last.unwrap_or(handles))
+                reserve_step(last.unwrap_or(handles))
             }
             Kind::Fork => {
                 let tokens = self.page_size(table) * random.below(4) as i64;
-                Call::Fork {
+                Op::Fork {
                     table,
                     parent: self.any_handle(random),
                     child: handle,
                     tokens: tokens + i64::from(random.once_in(6)),
                 }
             }
-            _ => Call::OwnPages(table),
+            _ => Op::OwnPages(table),
         }
     }
 
     /// Pages kept, changed or added, and a length that mostly fits.
-    pub fn set_stream(&self, random: &mut Random, handle: i64, table: usize) -> Call {
+    pub fn set_stream(&self, random: &mut Random, handle: i64, table: usize) -> Op {
         let held = self
             .node
             .truth
@@ -169,7 +170,7 @@ impl Machine {
             2 => random.pick(&[0, -1, i64::MAX, i64::MIN]),
             _ => random.below(capacity as usize + 1) as i64,
         };
-        Call::SetStream {
+        Op::SetStream {
             handle,
             table,
             pages,
@@ -177,7 +178,7 @@ impl Machine {
         }
     }
 
-    pub fn truncate(&self, random: &mut Random, handle: i64, table: usize) -> Call {
+    pub fn truncate(&self, random: &mut Random, handle: i64, table: usize) -> Op {
         let held = self
             .node
             .truth
@@ -194,7 +195,7 @@ impl Machine {
             2 => (least as usize).saturating_sub(1),
             _ => pages,
         };
-        Call::Truncate {
+        Op::Truncate {
             table,
             handle,
             length: cut,

@@ -1,6 +1,6 @@
 //! Launches: a flush taken apart, copied, replayed, and every row that the replay reads compared.
 
-use mstar_resident_core::CopyRun;
+use mstar_resident_core::{CopyRun, Op};
 
 use super::device::Outputs;
 use super::diff::Needs;
@@ -60,6 +60,7 @@ impl Node {
             &mut self.buffer[..]
         };
         self.planner.flush(seq, buffer).unwrap();
+        self.history.push(Op::Flush(seq));
         let copies = self.planner.copies().to_vec();
         assert_eq!(copies.is_empty(), empty, "a flush is empty if it says so");
         let slots: Vec<usize> = self

@@ -2,11 +2,12 @@
 
 use mstar_resident_core::{CopyRun, PlanSeq, Planner, StageInfo};
 
-use super::call::Call;
 use super::check::seen;
 use super::node::Node;
+use super::ops::make;
 use super::random::Random;
 use super::shapes::{Shape, used, width};
+use mstar_resident_core::Op;
 
 /// The leases of every machine, as parts of the widest batch: a pair of buffers, and a narrower bucket.
 const BUCKETS: [usize; 3] = [1, 1, 2];
@@ -18,7 +19,7 @@ pub struct Machine {
     twin_buffer: Vec<u8>,
     /// The stage that the twin makes if it is flushed, and what it was told since.
     twin_stage: Option<(Vec<i64>, usize)>,
-    twin_calls: Vec<Call>,
+    twin_calls: Vec<Op>,
     /// Copies and values of every flush.
     pub sent: Vec<(Vec<CopyRun>, Vec<u8>)>,
     /// Batches to choose from; the last one was stepped last.
@@ -37,7 +38,7 @@ impl Machine {
             twin.add_lease(bucket).unwrap();
         }
         for &table in owned {
-            node.tell(&Call::OwnPages(table)).unwrap();
+            node.tell(&Op::OwnPages(table)).unwrap();
             twin.own_pages(table).unwrap();
         }
         Self {
@@ -52,7 +53,7 @@ impl Machine {
     }
 
     /// Makes a call on the node and, if it was not refused, on the twin. A refused one leaves no trace.
-    pub fn tell(&mut self, call: &Call) -> Option<i64> {
+    pub fn tell(&mut self, call: &Op) -> Option<i64> {
         let before = self.node.seen();
         let made = self.node.tell(call).ok();
         if made.is_some() {
@@ -84,7 +85,7 @@ impl Machine {
 
     fn catch_up(&mut self) {
         for call in self.twin_calls.drain(..) {
-            call.make(&mut self.twin).unwrap();
+            make(&call, &mut self.twin).unwrap();
         }
     }
 
@@ -204,14 +205,14 @@ impl Machine {
         let needed = (stream.length + added + 1 + page_size as i64 - 1) / page_size as i64;
         let missing = needed - stream.pages.len() as i64;
         if self.owned(table) {
-            self.tell(&Call::Reserve {
+            self.tell(&Op::Reserve {
                 table,
                 handles: vec![handle],
                 tokens: vec![added],
             });
         } else if missing > 0 {
             let pages = self.fresh_pages(random, handle, table, missing as usize);
-            self.tell(&Call::AppendPages {
+            self.tell(&Op::AppendPages {
                 table,
                 handles: vec![handle],
                 counts: vec![pages.len() as i64],
@@ -227,10 +228,10 @@ impl Machine {
             let stream = self.node.truth.stream(handle, table).clone();
             if stream.released_tokens || used(&spec, stream.length) > width(&spec) {
                 if self.owned(table) {
-                    self.tell(&Call::Offload(handle));
+                    self.tell(&Op::Offload(handle));
                 } else {
                     let pages = self.fresh_pages(random, handle, table, 1);
-                    self.tell(&Call::SetStream {
+                    self.tell(&Op::SetStream {
                         handle,
                         table,
                         pages,
@@ -241,14 +242,14 @@ impl Machine {
             let stream = self.node.truth.stream(handle, table);
             let missing = used(&spec, stream.length).saturating_sub(stream.pages.len());
             if missing > 0 && self.owned(table) {
-                self.tell(&Call::Reserve {
+                self.tell(&Op::Reserve {
                     table,
                     handles: vec![handle],
                     tokens: vec![spec.span as i64],
                 });
             } else if missing > 0 {
                 let pages = self.fresh_pages(random, handle, table, missing);
-                self.tell(&Call::AppendPages {
+                self.tell(&Op::AppendPages {
                     table,
                     handles: vec![handle],
                     counts: vec![missing as i64],
@@ -258,7 +259,7 @@ impl Machine {
         }
         for column in 0..self.node.truth.columns {
             if self.node.truth.requests[&handle].columns[column].is_none() {
-                self.tell(&Call::SetColumn {
+                self.tell(&Op::SetColumn {
                     column,
                     handles: vec![handle],
                     values: vec![random.below(3) as i64],

@@ -4,7 +4,6 @@
 #![allow(dead_code)] // each test binary uses a part of it
 
 pub mod arbitrary;
-pub mod call;
 pub mod check;
 pub mod device;
 pub mod diff;
@@ -13,6 +12,8 @@ pub mod launch;
 pub mod machine;
 pub mod node;
 pub mod operations;
+pub mod ops;
+pub mod ram;
 pub mod random;
 pub mod requests;
 pub mod scenario;

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use mstar_resident_core::{Batch, Error, Handle, PlanSeq, Planner, Result, StageInfo};
+use mstar_resident_core::{Batch, Error, Handle, Op, PlanSeq, Planner, Result, StageInfo};
 
-use super::call::Call;
 use super::device::Device;
 use super::diff::Needs;
 use super::kind;
+use super::ops::{make, marks};
 use super::shapes::Shape;
 use super::slots::{Claim, Slots};
 use super::truth::{Step, Truth};
@@ -55,6 +55,8 @@ pub struct Node {
     /// Handles that were released.
     pub dead: Vec<i64>,
     pub last_seq: u64,
+    /// Every call that may have changed the planner, refused ones too.
+    pub history: Vec<Op>,
 }
 
 impl Node {
@@ -77,19 +79,22 @@ impl Node {
             buffer,
             dead: Vec::new(),
             last_seq: 0,
+            history: vec![Op::SetStrict(true)],
         }
     }
 
     pub fn add_lease(&mut self, bucket: usize) -> usize {
         self.device.add_lease(bucket);
+        self.history.push(Op::AddLease(bucket));
         self.planner.add_lease(bucket).unwrap()
     }
 
     /// Makes a call. It must be refused exactly when the truth says so, and leave no trace then.
-    pub fn tell(&mut self, call: &Call) -> Result<i64> {
+    pub fn tell(&mut self, call: &Op) -> Result<i64> {
         let refusals = self.truth.refuses(call, self.step.as_ref());
         let held_before = self.held_extents(call);
-        let made = call.make(&mut self.planner);
+        let made = make(call, &mut self.planner);
+        self.history.push(call.clone());
         match &made {
             Err(error) => {
                 assert!(
@@ -110,9 +115,8 @@ impl Node {
     }
 
     /// Cells that the marked request's rows hold, before a call.
-    fn held_extents(&self, call: &Call) -> Vec<usize> {
-        let marked = call
-            .marks()
+    fn held_extents(&self, call: &Op) -> Vec<usize> {
+        let marked = marks(call)
             .first()
             .and_then(|handle| self.slots.held.get(handle));
         marked.map_or(Vec::new(), |held| {
@@ -123,27 +127,27 @@ impl Node {
         })
     }
 
-    fn told(&mut self, call: &Call, answer: i64, held: &[usize]) {
-        let marks = call.marks();
+    fn told(&mut self, call: &Op, answer: i64, held: &[usize]) {
+        let marked = marks(call);
         if self
             .staged
             .as_ref()
-            .is_some_and(|stage| stage.handles.iter().any(|row| marks.contains(row)))
+            .is_some_and(|stage| stage.handles.iter().any(|row| marked.contains(row)))
         {
             self.staged = None;
         }
         match call {
-            Call::Release(handle) | Call::Offload(handle) => {
+            Op::Release(handle) | Op::Offload(handle) => {
                 let last = self.last_launched.get(handle).copied().unwrap_or(0);
                 assert_eq!(answer, last as i64, "last launched step that read {handle}");
                 let in_flight = self.step.as_ref().map_or(&[][..], |step| &step.slots);
                 self.counts.released += u64::from(self.slots.release(*handle, in_flight));
                 self.stale.remove(handle);
-                if matches!(call, Call::Release(_)) {
+                if matches!(call, Op::Release(_)) {
                     self.dead.push(*handle);
                 }
             }
-            Call::SetStream {
+            Op::SetStream {
                 handle,
                 table,
                 pages,
@@ -159,7 +163,7 @@ impl Node {
                     self.stale.insert(*handle);
                 }
             }
-            Call::Truncate {
+            Op::Truncate {
                 handle,
                 table,
                 pages,
@@ -167,7 +171,7 @@ impl Node {
             } if held.get(*table).is_some_and(|held| pages < held) => {
                 self.stale.insert(*handle);
             }
-            Call::MarkStale(handles) => {
+            Op::MarkStale(handles) => {
                 self.stale.extend(
                     handles
                         .iter()
@@ -203,6 +207,10 @@ impl Node {
             self.staged = None;
         }
         let made = self.planner.stage(batch, lease);
+        self.history.push(Op::Stage {
+            batch: batch.clone(),
+            lease,
+        });
         match &made {
             Err(error) => {
                 assert!(
@@ -249,6 +257,7 @@ impl Node {
     pub fn commit(&mut self) {
         let step = self.step.take().expect("a step in flight");
         self.planner.commit(PlanSeq::from_raw(step.seq)).unwrap();
+        self.history.push(Op::Commit(PlanSeq::from_raw(step.seq)));
         self.counts.steps += 1;
         self.end(&step, true);
     }
@@ -257,6 +266,7 @@ impl Node {
     pub fn fail(&mut self) -> Vec<i64> {
         let step = self.step.take().expect("a step in flight");
         let live = self.planner.fail(PlanSeq::from_raw(step.seq)).unwrap();
+        self.history.push(Op::Fail(PlanSeq::from_raw(step.seq)));
         let live: Vec<i64> = live.into_iter().map(Handle::pack).collect();
         let rows = step.handles.iter().copied();
         let expected: Vec<i64> = rows
@@ -280,6 +290,7 @@ impl Node {
     pub fn drop_staged(&mut self) {
         let staged = self.staged.take().expect("a stage");
         assert!(self.planner.drop_staged(staged.info.seq));
+        self.history.push(Op::DropStaged(staged.info.seq));
         self.check();
     }
 

@@ -2,9 +2,9 @@
 
 use mstar_resident_core::PlanSeq;
 
-use super::call::Call;
 use super::machine::Machine;
 use super::random::Random;
+use mstar_resident_core::Op;
 
 /// What an operation does; a kind that stands twice comes twice as often.
 const KINDS: &[Kind] = &[
@@ -110,13 +110,13 @@ impl Machine {
         if self.node.truth.requests.len() > 20 {
             return;
         }
-        let handle = self.tell(&Call::Open).unwrap();
+        let handle = self.tell(&Op::Open).unwrap();
         for table in 0..self.node.truth.tables.len() {
             if !self.owned(table) {
                 let count = 1 + random.below(3);
                 let pages = self.fresh_pages(random, handle, table, count);
                 let length = random.below(count * self.page_size(table) as usize) as i64;
-                self.tell(&Call::SetStream {
+                self.tell(&Op::SetStream {
                     handle,
                     table,
                     pages,
@@ -129,7 +129,7 @@ impl Machine {
     /// A host-planned step: pages first, mostly, then tokens.
     fn host_step(&mut self, random: &mut Random) {
         let call = self.call(Kind::HostStep, random);
-        if let Call::HostStep {
+        if let Op::HostStep {
             table,
             handles,
             tokens,
@@ -201,6 +201,7 @@ impl Machine {
         let batch = self.node.batch(&handles);
         let equal = handles == staged.handles && lease == staged.lease && seq == staged.info.seq;
         assert_eq!(self.node.planner.promote(seq, &batch, lease), equal);
+        self.node.history.push(Op::Promote { seq, batch, lease });
         self.node.check();
     }
 

@@ -1,13 +1,13 @@
 //! Short names for what the tests tell most.
 
-use super::call::Call;
 use super::device::Outputs;
 use super::node::Node;
+use mstar_resident_core::Op;
 
 impl Node {
     /// Opens a request; its columns are not set.
     pub fn open(&mut self) -> i64 {
-        self.tell(&Call::Open).unwrap()
+        self.tell(&Op::Open).unwrap()
     }
 
     /// Opens a request after its prefill: pages and a length per table, a value per column.
@@ -37,16 +37,16 @@ impl Node {
     }
 
     pub fn release(&mut self, handle: i64) -> u64 {
-        self.tell(&Call::Release(handle)).unwrap() as u64
+        self.tell(&Op::Release(handle)).unwrap() as u64
     }
 
     pub fn offload(&mut self, handle: i64) -> u64 {
-        self.tell(&Call::Offload(handle)).unwrap() as u64
+        self.tell(&Op::Offload(handle)).unwrap() as u64
     }
 
     pub fn set_stream(&mut self, handle: i64, table: usize, pages: &[i64], length: i64) {
         let pages = pages.to_vec();
-        let call = Call::SetStream {
+        let call = Op::SetStream {
             handle,
             table,
             pages,
@@ -56,7 +56,7 @@ impl Node {
     }
 
     pub fn append_page(&mut self, handle: i64, table: usize, page: i64) {
-        let call = Call::AppendPages {
+        let call = Op::AppendPages {
             table,
             handles: vec![handle],
             counts: vec![1],
@@ -66,7 +66,7 @@ impl Node {
     }
 
     pub fn host_step(&mut self, handle: i64, table: usize, tokens: i64) {
-        let call = Call::HostStep {
+        let call = Op::HostStep {
             table,
             handles: vec![handle],
             tokens: vec![tokens],
@@ -75,7 +75,7 @@ impl Node {
     }
 
     pub fn truncate(&mut self, handle: i64, table: usize, length: i64, pages: usize) {
-        let call = Call::Truncate {
+        let call = Op::Truncate {
             table,
             handle,
             length,
@@ -85,7 +85,7 @@ impl Node {
     }
 
     pub fn set_column(&mut self, column: usize, handle: i64, value: i64) {
-        let call = Call::SetColumn {
+        let call = Op::SetColumn {
             column,
             handles: vec![handle],
             values: vec![value],
@@ -94,11 +94,11 @@ impl Node {
     }
 
     pub fn mark_stale(&mut self, handle: i64) {
-        self.tell(&Call::MarkStale(vec![handle])).unwrap();
+        self.tell(&Op::MarkStale(vec![handle])).unwrap();
     }
 
     pub fn reserve(&mut self, handle: i64, table: usize, tokens: i64) {
-        let call = Call::Reserve {
+        let call = Op::Reserve {
             table,
             handles: vec![handle],
             tokens: vec![tokens],

@@ -1,11 +1,11 @@
 //! An engine's day: more requests than slots, plans made ahead and abandoned, host steps in between, requests that
 //! come and go, and a teardown after which handles are recycled.
 
-use super::call::Call;
 use super::machine::Machine;
 use super::operations::Kind;
 use super::random::Random;
 use super::shapes::Shape;
+use mstar_resident_core::Op;
 
 /// Marks that an engine makes between any two calls.
 const MARKS: &[Kind] = &[
@@ -142,7 +142,7 @@ fn marks(machine: &mut Machine, random: &mut Random, odds: usize) {
         machine.tell(&call);
     }
     if random.once_in(3 * odds) && !machine.node.live().is_empty() {
-        machine.tell(&Call::Release(random.pick(&machine.node.live())));
+        machine.tell(&Op::Release(random.pick(&machine.node.live())));
     }
 }
 
@@ -154,7 +154,7 @@ fn teardown(machine: &mut Machine, random: &mut Random, requests: usize) {
         machine.launch(None);
     }
     for handle in random.some(&machine.node.live(), requests) {
-        machine.tell(&Call::Release(handle));
+        machine.tell(&Op::Release(handle));
     }
     if machine.node.step.is_some() {
         machine.commit();

@@ -4,14 +4,15 @@ use std::collections::BTreeSet;
 
 use mstar_resident_core::Planner;
 
-use super::call::Call;
+use super::ops::rows;
 use super::truth::{Pool, Request, Step, Stream, Truth};
+use mstar_resident_core::Op;
 
 impl Truth {
     /// Records a call that succeeded. Pages that the planner chose are read from it, and must have been free.
-    pub fn tell(&mut self, call: &Call, answer: i64, planner: &Planner, step: &mut Option<Step>) {
+    pub fn tell(&mut self, call: &Op, answer: i64, planner: &Planner, step: &mut Option<Step>) {
         match call {
-            Call::Open => {
+            Op::Open => {
                 let streams = vec![Stream::default(); self.tables.len()];
                 let columns = vec![None; self.columns];
                 let opened = Request { streams, columns };
@@ -20,12 +21,12 @@ impl Truth {
                     "handle {answer} is live twice"
                 );
             }
-            Call::Release(handle) => {
+            Op::Release(handle) => {
                 self.empty(*handle, step);
                 self.requests.remove(handle);
             }
-            Call::Offload(handle) => self.empty(*handle, step),
-            Call::SetStream {
+            Op::Offload(handle) => self.empty(*handle, step),
+            Op::SetStream {
                 handle,
                 table,
                 pages,
@@ -38,7 +39,7 @@ impl Truth {
                     released_tokens: false,
                 };
             }
-            Call::AppendPages {
+            Op::AppendPages {
                 table,
                 handles,
                 counts,
@@ -50,7 +51,7 @@ impl Truth {
                     self.stream_mut(handle, *table).pages.extend(own);
                 }
             }
-            Call::HostStep {
+            Op::HostStep {
                 table,
                 handles,
                 tokens,
@@ -59,7 +60,7 @@ impl Truth {
                     self.stream_mut(handle, *table).length += added;
                 }
             }
-            Call::Truncate {
+            Op::Truncate {
                 table,
                 handle,
                 length,
@@ -69,7 +70,7 @@ impl Truth {
                 self.keep_pages(*handle, *table, *pages, step);
                 self.stream_mut(*handle, *table).length = *length;
             }
-            Call::SetColumn {
+            Op::SetColumn {
                 column,
                 handles,
                 values,
@@ -78,22 +79,22 @@ impl Truth {
                     self.requests.get_mut(handle).unwrap().columns[*column] = Some(value);
                 }
             }
-            Call::UnsetColumn { column, handles } => {
+            Op::UnsetColumn { column, handles } => {
                 for handle in handles {
                     self.requests.get_mut(handle).unwrap().columns[*column] = None;
                 }
             }
-            Call::MarkReleasedTokens { table, handle } => {
+            Op::MarkReleasedTokens { table, handle } => {
                 self.stream_mut(*handle, *table).released_tokens = true;
             }
-            Call::OwnPages(table) => {
+            Op::OwnPages(table) => {
                 let free = (1..=self.tables[*table].pool_pages as i64).collect();
                 self.pools[*table] = Some(Pool {
                     free,
                     cooling: BTreeSet::new(),
                 });
             }
-            Call::Reserve {
+            Op::Reserve {
                 table,
                 handles,
                 tokens,
@@ -102,11 +103,12 @@ impl Truth {
                     self.see_new_pages(*table, handle, added, planner, step);
                 }
             }
-            Call::ReserveStep(handles) => {
+            Op::ReserveStep(batch) => {
+                let handles = rows(batch);
                 for table in
                     (0..self.tables.len()).filter(|&table| planner.free_pages(table).is_ok())
                 {
-                    for &handle in handles {
+                    for &handle in &handles {
                         self.see_new_pages(
                             table,
                             handle,
@@ -117,7 +119,7 @@ impl Truth {
                     }
                 }
             }
-            Call::Fork {
+            Op::Fork {
                 table,
                 parent,
                 child,
@@ -132,7 +134,7 @@ impl Truth {
                     released_tokens: false,
                 };
             }
-            Call::MarkStale(_) => {}
+            _ => {}
         }
     }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use mstar_resident_core::TableSpec;
 
-use super::call::Call;
+use super::ops::rows;
 use super::shapes::{Shape, used, width};
+use mstar_resident_core::Op;
 
 /// One stream.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -160,24 +161,24 @@ impl Truth {
     }
 
     /// Every error that a call may be refused with; none if it must succeed.
-    pub fn refuses(&self, call: &Call, step: Option<&Step>) -> Vec<&'static str> {
+    pub fn refuses(&self, call: &Op, step: Option<&Step>) -> Vec<&'static str> {
         let mut kinds = Vec::new();
         let (handles, table, column) = match call {
-            Call::Open => (Vec::new(), None, None),
-            Call::Release(handle) | Call::Offload(handle) => (vec![*handle], None, None),
-            Call::SetStream { handle, table, .. }
-            | Call::Truncate { handle, table, .. }
-            | Call::MarkReleasedTokens { handle, table } => (vec![*handle], Some(*table), None),
-            Call::AppendPages { table, handles, .. }
-            | Call::HostStep { table, handles, .. }
-            | Call::Reserve { table, handles, .. } => (handles.clone(), Some(*table), None),
-            Call::SetColumn {
+            Op::Release(handle) | Op::Offload(handle) => (vec![*handle], None, None),
+            Op::SetStream { handle, table, .. }
+            | Op::Truncate { handle, table, .. }
+            | Op::MarkReleasedTokens { handle, table } => (vec![*handle], Some(*table), None),
+            Op::AppendPages { table, handles, .. }
+            | Op::HostStep { table, handles, .. }
+            | Op::Reserve { table, handles, .. } => (handles.clone(), Some(*table), None),
+            Op::SetColumn {
                 column, handles, ..
             }
-            | Call::UnsetColumn { column, handles } => (handles.clone(), None, Some(*column)),
-            Call::MarkStale(handles) | Call::ReserveStep(handles) => (handles.clone(), None, None),
-            Call::OwnPages(table) => (Vec::new(), Some(*table), None),
-            Call::Fork {
+            | Op::UnsetColumn { column, handles } => (handles.clone(), None, Some(*column)),
+            Op::MarkStale(handles) | Op::Batch(handles) => (handles.clone(), None, None),
+            Op::ReserveStep(batch) => (rows(batch), None, None),
+            Op::OwnPages(table) => (Vec::new(), Some(*table), None),
+            Op::Fork {
                 table,
                 parent,
                 child,
@@ -190,10 +191,14 @@ impl Truth {
                 };
                 (one, Some(*table), None)
             }
+            _ => (Vec::new(), None, None),
         };
         self.refuses_handles(&handles, &mut kinds);
-        if matches!(call, Call::ReserveStep(_)) && !(1..=self.max_batch).contains(&handles.len()) {
+        if matches!(call, Op::Batch(_)) && !(1..=self.max_batch).contains(&handles.len()) {
             kinds.push("BatchSize");
+        }
+        if matches!(call, Op::ReserveStep(_)) && step.is_some() {
+            kinds.push("NotReady");
         }
         if table.is_some_and(|table| table >= self.tables.len())
             || column.is_some_and(|column| column >= self.columns)
@@ -202,10 +207,8 @@ impl Truth {
         }
         if let Some(pool) = table.and_then(|table| self.pools.get(table)) {
             let owner_is_wrong = match call {
-                Call::SetStream { .. } | Call::AppendPages { .. } | Call::OwnPages(_) => {
-                    pool.is_some()
-                }
-                Call::Reserve { .. } | Call::Fork { .. } => pool.is_none(),
+                Op::SetStream { .. } | Op::AppendPages { .. } | Op::OwnPages(_) => pool.is_some(),
+                Op::Reserve { .. } | Op::Fork { .. } => pool.is_none(),
                 _ => false,
             };
             if owner_is_wrong {
@@ -218,11 +221,11 @@ impl Truth {
         kinds
     }
 
-    fn refuses_values(&self, call: &Call, step: Option<&Step>, kinds: &mut Vec<&'static str>) {
+    fn refuses_values(&self, call: &Op, step: Option<&Step>, kinds: &mut Vec<&'static str>) {
         let capacity =
             |table: usize, pages: usize| pages as i64 * self.tables[table].page_size as i64;
         match call {
-            Call::SetStream {
+            Op::SetStream {
                 table,
                 pages,
                 length,
@@ -233,7 +236,7 @@ impl Truth {
                     kinds.push("Length");
                 }
             }
-            Call::AppendPages {
+            Op::AppendPages {
                 table,
                 handles,
                 counts,
@@ -255,7 +258,7 @@ impl Truth {
                     first = behind;
                 }
             }
-            Call::HostStep {
+            Op::HostStep {
                 table,
                 handles,
                 tokens,
@@ -271,7 +274,7 @@ impl Truth {
                     }
                 }
             }
-            Call::Truncate {
+            Op::Truncate {
                 table,
                 handle,
                 length,
@@ -283,12 +286,12 @@ impl Truth {
                     kinds.push("Length");
                 }
             }
-            Call::SetColumn {
+            Op::SetColumn {
                 handles, values, ..
             } if values.len() != handles.len() => {
                 kinds.push("ArrayLength");
             }
-            Call::OwnPages(table) => {
+            Op::OwnPages(table) => {
                 let named = |request: &Request| !request.streams[*table].pages.is_empty();
                 if self.requests.values().any(named) {
                     kinds.push("Ownership");
@@ -297,7 +300,7 @@ impl Truth {
                     kinds.push("NotReady");
                 }
             }
-            Call::Reserve {
+            Op::Reserve {
                 table,
                 handles,
                 tokens,
@@ -308,16 +311,14 @@ impl Truth {
                 }
                 self.refuses_reservation(*table, handles, tokens, step, kinds);
             }
-            Call::ReserveStep(handles) => {
-                if step.is_some() {
-                    kinds.push("NotReady");
-                }
+            Op::ReserveStep(batch) => {
+                let handles = &rows(batch);
                 for table in (0..self.tables.len()).filter(|&table| self.pools[table].is_some()) {
                     let spans = vec![self.tables[table].span as i64; handles.len()];
                     self.refuses_reservation(table, handles, &spans, step, kinds);
                 }
             }
-            Call::Fork {
+            Op::Fork {
                 table,
                 parent,
                 child,

@@ -1,16 +1,20 @@
-"""``mstar-resident check``: scenarios under the row check, with or without a fault."""
+"""``mstar-resident check``: scenarios under the row check, with or without a fault; operation logs kept and replayed."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections import Counter
+from contextlib import nullcontext
 
 import torch
 
+from mstar_resident import _core
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
 from mstar_resident.cli.record import check_writable, write_json
 from mstar_resident.engine.scenarios import FAULTS, SCENARIOS, Outcome
+from mstar_resident.errors import ReplayError
+from mstar_resident.journal import recording
 
 #: Differences shown per scenario; the rest is counted.
 SHOWN = 5
@@ -24,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--inject", metavar="FAULT", help="do this harm once; the run must end in exit 1")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: decode steps are then captured")
     parser.add_argument("--json", metavar="FILE", help="write the cases as JSON")
+    parser.add_argument("--record", metavar="FILE", help="write an operation log: every call of every planner")
+    parser.add_argument("--replay", metavar="FILE", help="make the calls of a log again and compare; runs no scenario")
     parser.add_argument("--list", action="store_true", help="name scenarios and faults, and do nothing else")
 
 
@@ -35,6 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         print("faults")
         print(*(f"  {name:28}{fault.kind:11}{fault.text}" for name, fault in FAULTS.items()), sep="\n")
         return GOOD
+    if arguments.replay is not None:
+        return _replay(arguments)
     if arguments.scenario is None:
         raise UsageError("check: --scenario NAME, a comma-separated list, or all; --list names them")
     names = list(SCENARIOS) if arguments.scenario == "all" else _split(arguments.scenario)
@@ -48,14 +56,18 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.device != "cpu" and not torch.cuda.is_available():
         raise UsageError(f"--device {arguments.device}: this machine has no CUDA device")
     check_writable(arguments.json)
+    check_writable(arguments.record)
     good, cases = True, []
     seeds = _seeds(arguments.seed)
-    for name in names:
-        for seed in seeds:
-            outcome = _run(name, seed, arguments)
-            _show(outcome, seed)
-            good = good and outcome.good
-            cases.append(outcome.case())
+    with recording(arguments.record) if arguments.record else nullcontext() as journal:
+        for name in names:
+            for seed in seeds:
+                outcome = _run(name, seed, arguments)
+                _show(outcome, seed)
+                good = good and outcome.good
+                cases.append(outcome.case())
+    if journal is not None:
+        print(f"{journal.calls()} calls recorded in {arguments.record}")
     if len(cases) > 1:
         total = Counter({key: 0 for key in cases[0] if key != "scenario"})
         for case in cases:
@@ -64,6 +76,23 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         write_json(arguments.json, "check", cases)
     return GOOD if good else MISMATCH
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    others = [
+        name for name in ("scenario", "inject", "steps", "json", "record") if getattr(arguments, name) is not None
+    ]
+    if others:
+        raise UsageError(f"--replay: expected no other argument, got --{others[0]}")
+    try:
+        planners, calls = _core.replay(arguments.replay)
+    except OSError as error:
+        raise UsageError(f"--replay {arguments.replay}: {error}") from None
+    except ReplayError as error:
+        print(f"mstar-resident: {error}", file=sys.stderr)
+        return MISMATCH
+    print(f"good {calls} calls of {planners} planners replayed: every answer and every byte sent is equal")
+    return GOOD
 
 
 def _run(name: str, seed: int, arguments: argparse.Namespace) -> Outcome:

@@ -1,5 +1,7 @@
 //! Index newtypes. No plain `usize` crosses a module border with a meaning of its own.
 
+use serde::{Deserialize, Serialize};
+
 /// A request's identity inside the planner: a recycled index with another generation is another request.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Handle {
@@ -60,7 +62,10 @@ impl Slot {
 }
 
 /// Monotonic number of a plan of one planner; 0 is "no plan".
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize, Deserialize,
+)]
+#[serde(transparent)]
 pub struct PlanSeq(u64);
 
 impl PlanSeq {

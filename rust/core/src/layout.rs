@@ -2,11 +2,14 @@
 
 use std::fmt::Display;
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::{Error, Result};
 use crate::ids::TableIdx;
 
 /// One KV pool's table, as the engine describes it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct TableSpec {
     /// The pool's resource key.
     pub name: String,

@@ -34,6 +34,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 mod calendar;
 mod cohort;
 mod diff;
@@ -41,26 +42,37 @@ mod emit;
 mod error;
 mod ids;
 mod invariant;
+mod journal;
 mod layout;
 mod lease;
 mod ledger;
+mod log;
 mod mirror;
+mod op;
 mod own;
 mod plan;
 mod planner;
 mod pool;
+mod replay;
 mod run;
+mod shared;
 mod stage;
 mod stats;
 mod step;
 mod stream;
+mod sync;
 mod tell;
 
+pub use answer::Answer;
 pub use error::{Error, Result};
 pub use ids::{Handle, PlanSeq, Slot, TableIdx};
+pub use journal::Journal;
 pub use layout::{RowLayout, Table, TableSpec};
 pub use ledger::SlotLedger;
+pub use op::Op;
 pub use planner::Planner;
+pub use replay::{ReplayError, Replayed, replay};
 pub use run::{CopyRun, Target};
+pub use shared::{CallError, Device, Shared};
 pub use stage::{Batch, StageInfo};
 pub use stats::Stats;

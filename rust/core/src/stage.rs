@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Error, Result};
 use crate::ids::{Handle, PlanSeq, Slot, TableIdx};
 
 /// The requests of a step in order. Immutable: made once, reused while the batch stays the same.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<i64>", into = "Vec<i64>")]
 pub struct Batch {
     pub(crate) rows: Arc<[Handle]>,
 }
@@ -19,6 +23,38 @@ impl Batch {
 
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.rows, &other.rows) || self.rows == other.rows
+    }
+}
+
+/// Names rows without asking whether their requests are live: a step of one that is not is refused.
+impl TryFrom<Vec<i64>> for Batch {
+    type Error = Error;
+
+    fn try_from(packed: Vec<i64>) -> Result<Self> {
+        if packed.is_empty() {
+            return Err(Error::BatchSize {
+                rows: 0,
+                limit: usize::MAX,
+            });
+        }
+        let mut rows = Vec::with_capacity(packed.len());
+        for (second, &handle) in packed.iter().enumerate() {
+            if let Some(first) = packed[..second].iter().position(|&row| row == handle) {
+                return Err(Error::DuplicateHandle {
+                    handle,
+                    first,
+                    second,
+                });
+            }
+            rows.push(Handle::unpack(handle).ok_or(Error::UnknownHandle { handle })?);
+        }
+        Ok(Self { rows: rows.into() })
+    }
+}
+
+impl From<Batch> for Vec<i64> {
+    fn from(batch: Batch) -> Self {
+        batch.rows.iter().map(|handle| handle.pack()).collect()
     }
 }
 
@@ -89,7 +125,7 @@ impl StageBuffer {
 }
 
 /// What a caller learns of a stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageInfo {
     /// The plan's number: names the stage, then the step.
     pub seq: PlanSeq,

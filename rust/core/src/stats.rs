@@ -1,7 +1,9 @@
 //! Counters. The core counts, it does not log.
 
+use serde::{Deserialize, Serialize};
+
 /// What a planner has done since it was built, and how its slots stand.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Stats {
     /// Committed resident steps.

@@ -9,6 +9,7 @@ use std::ffi::c_void;
 use std::ptr;
 
 use libloading::Library;
+use mstar_resident_core as core;
 use mstar_resident_core::{CopyRun, Target};
 
 /// The status that says an event has not happened yet.
@@ -79,21 +80,27 @@ impl Device {
         Ok(())
     }
 
-    pub(crate) fn add_lease(&mut self, inputs: usize) {
-        self.leases.push(inputs);
+    /// Keeps the address of a lease's input buffer under its number.
+    pub(crate) fn add_lease(&mut self, lease: usize, inputs: usize) {
+        self.leases.resize(self.leases.len().max(lease + 1), 0);
+        self.leases[lease] = inputs;
     }
+}
 
-    pub(crate) fn is_bound(&self) -> bool {
-        !self.ring.is_empty()
-    }
+impl core::Device for Device {
+    type Wait = RingEvent;
 
     /// The event of the next ring buffer if its copies are still queued: the one wait of the step path.
-    pub(crate) fn pending(&mut self) -> Result<Option<RingEvent>, String> {
+    fn pending(&mut self) -> Result<Option<RingEvent>, String> {
+        if self.ring.is_empty() {
+            return Err("the store and the ring are not bound".to_owned());
+        }
         let Some(driver) = &self.driver else {
             return Ok(None);
         };
         let buffer = &mut self.ring[self.next];
         if buffer.queued && !driver.is_done(buffer.event)? {
+            self.ring_waits += 1;
             return Ok(Some(RingEvent {
                 event: buffer.event,
                 synchronize: driver.event_synchronize,
@@ -104,7 +111,7 @@ impl Device {
     }
 
     /// The next ring buffer, to be filled. Its earlier copies are done.
-    pub(crate) fn buffer(&mut self) -> &mut [u8] {
+    fn buffer(&mut self) -> &mut [u8] {
         // SAFETY: the ring buffers are `bytes_each` bytes of live, 8-byte aligned host memory that nothing else
         // writes; no copy from this one is queued, and the borrow of `self` keeps a second slice from being made.
         unsafe {
@@ -113,7 +120,7 @@ impl Device {
     }
 
     /// Issues the copies of a flush from the buffer it was written to, then moves on in the ring.
-    pub(crate) fn copy(&mut self, runs: &[CopyRun], cuda_stream: usize) -> Result<(), String> {
+    fn copy(&mut self, runs: &[CopyRun], cuda_stream: usize) -> Result<(), String> {
         if runs.is_empty() {
             return Ok(());
         }
@@ -148,7 +155,7 @@ impl Device {
     }
 
     /// Launches an instantiated CUDA graph.
-    pub(crate) fn launch(&self, graph_exec: usize, cuda_stream: usize) -> Result<(), String> {
+    fn launch(&mut self, graph_exec: usize, cuda_stream: usize) -> Result<(), String> {
         let driver = self.driver.as_ref().ok_or("a graph needs a CUDA store")?;
         driver.make_current()?;
         driver.launch(graph_exec, cuda_stream)

@@ -1,6 +1,7 @@
 //! The core's errors as the classes of `mstar_resident.errors`, with their fields.
 
-use mstar_resident_core::Error;
+use mstar_resident_core::{CallError, Error, ReplayError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -142,4 +143,34 @@ pub(crate) fn layout_error(_py: Python<'_>, field: &str, expected: &str, got: &s
 /// Raises the core's error as its Python class.
 pub(crate) fn raised<T>(py: Python<'_>, result: Result<T, Error>) -> PyResult<T> {
     result.map_err(|error| RaisedError::of(&error).raise(py))
+}
+
+/// Raises what a shared planner answered.
+pub(crate) fn called<T>(py: Python<'_>, result: Result<T, CallError>) -> PyResult<T> {
+    result.map_err(|error| match error {
+        CallError::Refused(error) => RaisedError::of(&error).raise(py),
+        other => PyRuntimeError::new_err(other.to_string()),
+    })
+}
+
+/// What ended a replay.
+pub(crate) fn replay_error(error: &ReplayError) -> RaisedError {
+    let (class, fields) = match error {
+        ReplayError::Malformed {
+            line,
+            expected,
+            got,
+        } => ("LogError", fields![line, expected, got]),
+        ReplayError::Differs {
+            operation,
+            call,
+            expected,
+            got,
+        } => ("ReplayError", fields![operation, call, expected, got]),
+    };
+    RaisedError {
+        class,
+        message: error.to_string(),
+        fields,
+    }
 }

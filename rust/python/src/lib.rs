@@ -7,8 +7,9 @@ mod array;
 mod bench;
 mod device;
 mod errors;
+mod journal;
 mod planner;
-mod state;
+mod requests;
 mod values;
 
 use pyo3::prelude::*;
@@ -18,6 +19,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use super::bench::bench_core;
+    #[pymodule_export]
+    use super::journal::{Journal, replay};
     #[pymodule_export]
     use super::planner::Planner;
     #[pymodule_export]

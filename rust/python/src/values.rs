@@ -1,6 +1,8 @@
 //! Frozen values that the module hands out.
 
 use mstar_resident_core as core;
+use mstar_resident_core::Answer;
+use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 
 use crate::errors::raised;
@@ -58,6 +60,26 @@ impl Layout {
     #[getter]
     fn table_pages(&self) -> Vec<usize> {
         self.layout.table_pages()
+    }
+}
+
+/// What an operation answered, as Python has it.
+pub(crate) struct Answered(pub(crate) Answer);
+
+impl<'py> IntoPyObject<'py> for Answered {
+    type Target = PyAny;
+    type Output = Bound<'py, PyAny>;
+    type Error = PyErr;
+
+    fn into_pyobject(self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.0 {
+            Answer::Done | Answer::Value(None) => Ok(py.None().into_bound(py)),
+            Answer::Flag(flag) => flag.into_bound_py_any(py),
+            Answer::Number(number) | Answer::Value(Some(number)) => number.into_bound_py_any(py),
+            Answer::Numbers(numbers) => numbers.into_bound_py_any(py),
+            Answer::Batch(batch) => Batch { batch }.into_bound_py_any(py),
+            other => unreachable!("{other:?} is made into an object by its method"),
+        }
     }
 }
 

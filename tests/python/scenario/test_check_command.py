@@ -77,6 +77,9 @@ def test_several_seeds_give_several_cases(tmp_path: Path) -> None:
         (["--scenario", "steady", "--seed", "first"], "first"),
         (["--scenario", "steady", "--seed", "9-3"], "9-3"),
         (["--scenario", "steady", "--json", "/nowhere/at/all.json"], "/nowhere/at/all.json"),
+        (["--scenario", "steady", "--record", "/nowhere/at/all.log"], "/nowhere/at/all.log"),
+        (["--replay", "/nowhere/at/all.log"], "/nowhere/at/all.log"),
+        (["--replay", "any.log", "--scenario", "steady"], "--scenario"),
     ],
 )
 def test_bad_input_ends_in_2_with_one_sentence(

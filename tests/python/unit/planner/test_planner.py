@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -198,3 +200,24 @@ def test_a_failed_step_is_retired_and_its_rows_are_written_again(planner: Reside
     assert planner.fail(stage) == [handle]
     step(planner, [handle], lease)
     assert (planner.length(handle, "kv"), planner.stats().whole_rows, planner.stats().failed) == (4, 2, 1)
+
+
+def test_threads_whose_calls_are_refused_do_not_wait_for_each_other() -> None:
+    """An exception is built in Python: a mutex held meanwhile would be waited for with the interpreter lock."""
+    script = (
+        "import sys, threading\n"
+        "from mstar_resident import KVTable, ResidentPlanner, RowLayout\n"
+        "from mstar_resident.errors import UnknownHandleError\n"
+        "planner = ResidentPlanner(RowLayout([KVTable('kv', page_size=4, pool_pages=30, max_seq_len=32)]), 4)\n"
+        "sys.setswitchinterval(1e-6)\n"
+        "def refused():\n"
+        "    for _ in range(3000):\n"
+        "        try:\n"
+        "            planner.release(7)\n"
+        "        except UnknownHandleError:\n"
+        "            pass\n"
+        "threads = [threading.Thread(target=refused) for _ in range(4)]\n"
+        "[thread.start() for thread in threads]\n"
+        "[thread.join() for thread in threads]\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
