@@ -1,4 +1,4 @@
-"""``mstar-resident check``: scenarios under the row check, with or without a fault; operation logs kept and replayed."""
+"""``mstar-resident check``: scenarios under the row check, with or without a fault; operation logs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.device != "cpu" and not torch.cuda.is_available():
         raise UsageError(f"--device {arguments.device}: this machine has no CUDA device")
     check_writable(arguments.json)
-    check_writable(arguments.record)
+    check_writable(arguments.record, "--record")
     good, cases = True, []
     seeds = _seeds(arguments.seed)
     with recording(arguments.record) if arguments.record else nullcontext() as journal:

@@ -26,14 +26,14 @@ def write_json(path: str, command: str, cases: Sequence[dict[str, Any]]) -> None
         raise UsageError(f"--json: cannot write {path}: {error.strerror}") from error
 
 
-def check_writable(path: str | None) -> None:
+def check_writable(path: str | None, option: str = "--json") -> None:
     """Check that a record can be written, before a long run.
 
     Raises:
         UsageError: its folder does not exist, or it is a folder.
     """
     if path is not None and (not Path(path).absolute().parent.is_dir() or Path(path).is_dir()):
-        raise UsageError(f"--json: cannot write {path}: no such folder, or a folder")
+        raise UsageError(f"{option}: cannot write {path}: no such folder, or a folder")
 
 
 def machine() -> str:

@@ -1,4 +1,4 @@
-"""The operation log of a run: one file that replays bit for bit, from the command line and from an engine of one's own."""
+"""The operation log of a run: one file that replays bit for bit."""
 
 from __future__ import annotations
 
