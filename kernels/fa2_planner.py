@@ -154,8 +154,12 @@ class Fa2Planner:
             name: workspace[at[name] :].view(torch.int32) for name in at if at[name] % 4 == 0 and at[name] < size
         }
         self._valid = workspace[at["valid"] :]
-        self._ints["query_tile"][: plan.items] = 0
-        self._ints["rows"][:1] = plan.bucket
+        self.constants()
+
+    def constants(self) -> None:
+        """Write what no step changes; anew where the workspace was planned to in the meantime."""
+        self._ints["query_tile"][: self.plan.items] = 0
+        self._ints["rows"][:1] = self.plan.bucket
 
     def run(self, lengths: Tensor, rows: Tensor) -> None:
         """Write the plan of a step. Does not wait.

@@ -29,6 +29,12 @@ class Attention(Protocol):
     def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
         """Store ``k`` and ``v``, ``[t, kv_heads, head_dim]`` each, at ``paged.write_loc``."""
 
+    def begin(self, layer: Tensor, heads: int, paged: PagedKV) -> None:
+        """Prepare a decode step's attention over a pool, on the device, before the first layer: what all layers share.
+
+        ``layer`` is any layer of the pool. A replayed step calls it, under the same rules as :meth:`decode`.
+        """
+
     def decode(self, layer: Tensor, q: Tensor, paged: PagedKV) -> Tensor:
         """Attend with one token a row: ``q`` and the result are ``[b, heads, head_dim]``.
 

@@ -85,6 +85,9 @@ class TorchAttention:
     #: Pages are read off the tables.
     host_plan_free = True
 
+    def begin(self, layer: Tensor, heads: int, paged: PagedKV) -> None:
+        """Prepare nothing."""
+
     def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
         """Store the step's keys and values; see :func:`write`. Raises LayoutError: the pool is read-only."""
         if paged.write_loc is None:

@@ -28,6 +28,9 @@ class TritonAttention:
     def __init__(self) -> None:
         self._workspaces: dict[tuple[object, ...], PagedDecode] = {}
 
+    def begin(self, layer: Tensor, heads: int, paged: PagedKV) -> None:
+        """Prepare nothing: every program shares the step's tiles out by itself."""
+
     def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
         """Store ``k`` and ``v``, ``[t, kv_heads, head_dim]`` each, at ``paged.write_loc``."""
         if paged.write_loc is None:

@@ -145,6 +145,8 @@ class Llama:
         inputs = on_host(inputs)
         eps = self.config.rms_eps
         angles = self._rope.angles(inputs.positions)
+        if inputs.query_start is None:
+            self.kernels.attention.begin(self._pool[0], self.config.heads, inputs.kv["kv"])
         between, h = self.kernels.pointwise, None
         x = F.embedding(inputs.tokens, self._embeddings).float()
         for pool, w in zip(self._pool, self._layers, strict=True):

@@ -163,6 +163,8 @@ class Qwen35:
         angles = self._rope.angles(inputs.positions)
         eps = self.config.rms_eps
         kv_layers, states = iter(kv), zip(recurrent.conv, recurrent.ssm, strict=True)
+        if inputs.query_start is None and len(kv):
+            self.kernels.attention.begin(kv[0], self.config.heads, inputs.kv["kv"])
         between, h = self.kernels.pointwise, None
         x = F.embedding(inputs.tokens, self._embeddings).float()
         for w in self._layers:

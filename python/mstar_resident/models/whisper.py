@@ -173,6 +173,9 @@ class Whisper:
             raise RuntimeError("forward before bind: the decoder has no KV pools")
         inputs = on_host(inputs)
         own, context, dtype = inputs.kv["self"], inputs.kv["context"], self.dtype
+        if inputs.query_start is None:
+            for pool, paged in zip(self._pools, (own, context), strict=True):
+                self.kernels.attention.begin(pool[0], self.config.heads, paged)
         x = F.embedding(inputs.tokens, self._embeddings).float()
         x = x + F.embedding(inputs.positions, self._positions)
         for own_pool, context_pool, w in zip(*self._pools, self._layers, strict=True):

@@ -1,0 +1,118 @@
+"""FlashInfer's fa2 behind our plan, against a stand-in that knows a step only by its plan's arrays."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from mstar_resident.attention import flashinfer_fa2
+from mstar_resident.attention.flashinfer_fa2 import FlashInferAttention
+from mstar_resident.attention.torch_paged import TorchAttention
+from mstar_resident.engine.inputs import PagedKV
+from mstar_resident.errors import LayoutError
+from mstar_resident.models.config import LlamaConfig
+from mstar_resident.models.kernels import Kernels
+from mstar_resident.models.llama import Llama
+from mstar_resident.models.rope import RopeConfig
+
+from ..models.steps import Steps, relative_error
+from . import fake_flashinfer
+
+HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE = 8, 2, 16, 16
+
+
+@pytest.fixture(autouse=True)
+def flashinfer(monkeypatch, device):
+    if device != "cpu":
+        pytest.skip("where there is a CUDA device, FlashInfer itself is tested")
+    monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer)
+    monkeypatch.setattr(flashinfer_fa2, "installed", lambda: flashinfer_fa2.KNOWN[0])
+    monkeypatch.setattr(fake_flashinfer.BatchDecodeWithPagedKVCacheWrapper, "plans", 0)
+    return fake_flashinfer.BatchDecodeWithPagedKVCacheWrapper
+
+
+@pytest.mark.parametrize("gather", [False, True])
+def test_steps_follow_their_own_lengths_though_the_host_planned_once(gather, flashinfer):
+    generator = np.random.default_rng(5)
+    attention = FlashInferAttention(gather=gather)
+    table = torch.from_numpy(generator.permutation(9 * 40).reshape(9, 40).astype(np.int32))
+    table[0] = 0  # the trash row names the sink alone
+    layer = torch.randn(9 * 40, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM)
+    for step in range(4):
+        lengths = torch.from_numpy(generator.integers(1, 40 * PAGE_SIZE, 5).astype(np.int32))
+        rows = torch.from_numpy(generator.permutation(8)[:5] + 1)
+        lengths[3:], rows[3:] = 1, 0  # padding
+        lengths[0] = PAGE_SIZE * (3 + step)  # a full last page, and the next step a page more
+        paged = PagedKV(table, rows, lengths, None, PAGE_SIZE)
+        q = torch.randn(5, HEADS, HEAD_DIM)
+        attention.begin(layer, HEADS, paged)
+        got = attention.decode(layer, q, paged)
+        torch.testing.assert_close(got, TorchAttention().decode(layer, q, paged))
+    assert flashinfer.plans == 1
+
+
+def test_a_step_that_was_not_begun_attends_the_lengths_of_the_one_before():
+    attention = FlashInferAttention()
+    table, layer = torch.arange(1, 9, dtype=torch.int32)[None].repeat(2, 1), torch.randn(9, 2, PAGE_SIZE, 2, HEAD_DIM)
+    q, short = torch.randn(1, HEADS, HEAD_DIM), torch.tensor([5], dtype=torch.int32)
+    paged = PagedKV(table, torch.tensor([1]), short, None, PAGE_SIZE)
+    attention.begin(layer, HEADS, paged)
+    first = attention.decode(layer, q, paged)
+    longer = PagedKV(table, torch.tensor([1]), short + 20, None, PAGE_SIZE)
+    assert torch.equal(attention.decode(layer, q, longer), first)
+    attention.begin(layer, HEADS, longer)
+    assert not torch.equal(attention.decode(layer, q, longer), first)
+
+
+def test_a_decoder_on_fa2_matches_torchs():
+    config = LlamaConfig(101, 64, 2, 4, 2, 64, 96, RopeConfig(1e4, 64))
+    logits = []
+    for kernels in (Kernels(attention=FlashInferAttention()), Kernels()):
+        run = Steps(Llama.seeded(config, 3, kernels=kernels), page_size=16)
+        steps = [run.prefill({"a": list(range(1, 31)), "b": [9, 2]})]
+        steps += [run.decode({"b": 7 + n, "a": 6}) for n in range(3)]
+        logits.append(torch.stack(steps))
+    assert relative_error(*logits) <= 1e-5
+
+
+def refused(caplog):
+    with caplog.at_level(logging.INFO):
+        reason = flashinfer_fa2.refusal(HEADS, KV_HEADS, HEAD_DIM, PAGE_SIZE, torch.float32, "cpu")
+    assert (reason is not None) == (len(caplog.records) == 1)
+    return reason
+
+
+@pytest.fixture
+def few_buckets(monkeypatch):
+    monkeypatch.setattr(flashinfer_fa2, "TESTED", (1, 7))
+
+
+def test_a_release_that_plans_alike_is_used(few_buckets, caplog):
+    assert refused(caplog) is None
+
+
+def test_an_unknown_release_is_refused(monkeypatch, caplog):
+    monkeypatch.setattr(flashinfer_fa2, "installed", lambda: "0.9.0")
+    assert "0.9.0" in refused(caplog)
+    assert "host plan" in caplog.text
+
+
+def test_no_release_is_refused(monkeypatch, caplog):
+    monkeypatch.setattr(flashinfer_fa2, "installed", lambda: None)
+    assert "not installed" in refused(caplog)
+
+
+def test_other_places_are_refused(few_buckets, flashinfer, monkeypatch, caplog):
+    monkeypatch.setattr(flashinfer, "more_items", 1)
+    assert "FlashInfer's plan" in refused(caplog)
+    with pytest.raises(LayoutError, match="FlashInfer's plan"):
+        test_a_step_that_was_not_begun_attends_the_lengths_of_the_one_before()
+
+
+def test_other_contents_are_refused(few_buckets, flashinfer, monkeypatch, caplog):
+    monkeypatch.setattr(flashinfer, "longer_chunks", 2)
+    assert "chunk_tokens" in refused(caplog)
