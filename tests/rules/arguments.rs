@@ -1,9 +1,9 @@
 //! Arguments that do not belong together or name nothing: refused, all or none.
 
-use mstar_resident_core::Error;
+use mstar_resident_core::{Error, Op};
 
 use super::errors::{busy, refused};
-use mstar_resident_core::Op;
+use crate::plain;
 
 #[test]
 fn arrays_that_do_not_belong_together_are_refused() {
@@ -243,4 +243,24 @@ fn all_or_none_of_a_batch_call_is_applied() {
     }
     node.step(&[a, b]);
     assert_eq!(node.planner.stats().whole_rows, 2, "no mark was left");
+}
+
+#[test]
+fn nothing_but_a_live_request_can_stand_between_the_rows_of_a_batch() {
+    let mut node = plain(4);
+    let [a, b, c] = node.simples(3)[..] else {
+        unreachable!()
+    };
+    node.release(b);
+    for nobody in [-1, b, i64::MAX] {
+        assert_eq!(
+            node.planner.batch(&[a, nobody, c]).unwrap_err(),
+            Error::UnknownHandle { handle: nobody }
+        );
+    }
+    assert_eq!(
+        node.step(&[a, c]).slots,
+        [node.slot(a), node.slot(c), 0, 0],
+        "the trash row stands behind the rows only"
+    );
 }

@@ -1,8 +1,9 @@
 //! Entering a page: one column, at the right step, from the stream's own order of pages.
 
+use mstar_resident_core::{Error, Op};
+
 use crate::support::shapes::{Shape, append};
 use crate::{Node, node, plain};
-use mstar_resident_core::Op;
 
 fn crossings(node: &Node) -> u64 {
     node.planner.stats().crossings
@@ -226,4 +227,35 @@ fn an_engine_that_tells_crossings_for_the_whole_batch_steps_on() {
         node.step(&rows);
     }
     assert_eq!(node.planner.stats().whole_rows, 3);
+}
+
+#[test]
+fn a_row_that_is_full_is_refused_before_anything_is_written_beside_it() {
+    let mut node = plain(1);
+    let pages: Vec<i64> = (101..=116).collect();
+    let a = node.request(&[(&pages, 63)], &[]);
+    let neighbour = node.request(&[(&[7, 8], 5)], &[]);
+    assert_eq!(node.step(&[a]).write_loc[0][0], 116 * 4 + 3);
+    node.step(&[neighbour]);
+    assert_eq!(node.slot(neighbour), node.slot(a) + 1);
+    let slot = node.slot(neighbour);
+    let before = (
+        node.device.narrow(slot).to_vec(),
+        node.cells(neighbour, 0),
+        node.planner.stats().bytes,
+    );
+    assert!(matches!(
+        node.stage(&[a], 0),
+        Err(Error::RowOverflow {
+            needed: 17,
+            width: 16,
+            ..
+        })
+    ));
+    let after = (
+        node.device.narrow(slot).to_vec(),
+        node.cells(neighbour, 0),
+        node.planner.stats().bytes,
+    );
+    assert_eq!(after, before);
 }

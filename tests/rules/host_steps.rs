@@ -1,8 +1,9 @@
 //! Host-planned steps move rows; the next resident step that reads them mends them first.
 
+use mstar_resident_core::{Error, Op};
+
 use crate::support::shapes::{Shape, append};
 use crate::{node, plain};
-use mstar_resident_core::Op;
 
 #[test]
 fn a_host_step_inside_a_page_is_mended_by_one_length() {
@@ -169,4 +170,29 @@ fn a_host_step_in_flight_leaves_room_for_the_token_of_that_step() {
     node.host_step(a, 0, 1);
     node.commit();
     assert_eq!(node.length(a, 0), 8);
+}
+
+#[test]
+fn a_step_wider_than_the_widest_bucket_is_refused_and_its_host_step_moves_its_rows() {
+    let mut node = plain(8);
+    let rows = node.simples(12);
+    assert_eq!(node.planner.stats().slots_free, 16);
+    let host = |node: &mut crate::Node| {
+        assert!(matches!(
+            node.planner.batch(&rows),
+            Err(Error::BatchSize { rows: 12, .. })
+        ));
+        node.tell(&Op::HostStep {
+            table: 0,
+            handles: rows.clone(),
+            tokens: vec![1; 12],
+        })
+        .unwrap();
+    };
+    host(&mut node);
+    assert_eq!(node.step(&rows[..8]).stored[0], [2; 8]);
+    host(&mut node);
+    assert_eq!(node.step(&rows[4..]).stored[0], [4, 4, 4, 4, 3, 3, 3, 3]);
+    assert_eq!(node.step(&rows[..8]).stored[0], [4, 4, 4, 4, 5, 5, 5, 5]);
+    assert_eq!(node.planner.stats().whole_rows, 12);
 }

@@ -197,3 +197,18 @@ fn a_batch_wider_than_its_bucket_is_refused() {
     node.launch();
     node.commit();
 }
+
+#[test]
+fn a_cell_that_the_replay_cleared_is_sent_again_though_it_is_equal() {
+    let mut node = long_pages(2);
+    let [a, b] = node.simples(2)[..] else {
+        unreachable!()
+    };
+    step(&mut node, &[a, b], 0);
+    for _ in 0..3 {
+        node.truncate(a, 0, 1, 4); // the same length, in the same cell of the same buffer
+        step(&mut node, &[a, b], 0);
+        assert_eq!(sent(&node, 0), 32);
+    }
+    assert_eq!(node.planner.stats().refreshed_lengths, 3);
+}

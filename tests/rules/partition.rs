@@ -2,8 +2,9 @@
 
 use mstar_resident_core::SlotLedger;
 
-use crate::plain;
 use crate::support::random::Random;
+use crate::support::shapes::{Shape, append};
+use crate::{node, plain};
 
 fn counts(node: &crate::Node) -> (u64, u64, u64) {
     let stats = node.planner.stats();
@@ -102,13 +103,11 @@ fn steps_of_new_rows_only_never_run_out_of_slots() {
 #[test]
 #[cfg_attr(miri, ignore = "minutes under Miri")]
 fn admitting_and_leaving_in_every_way_leaks_no_slot() {
-    let mut node = plain(2);
-    for round in 0..200 {
-        let [a, b] = node.simples(2)[..] else {
-            unreachable!()
-        };
+    let mut node = node(&Shape::new(vec![append("kv", 4, 1000, 64)], 1, 2));
+    for round in 0..1000 {
+        let [a, b] = [0, 1].map(|_| node.request(&[(&[1, 2], 1)], &[7]));
         node.plan(&[a, b]);
-        match round % 5 {
+        match round % 6 {
             0 => node.drop_staged(),
             1 => node.mark_stale(a),
             2 => {
@@ -119,10 +118,31 @@ fn admitting_and_leaving_in_every_way_leaks_no_slot() {
                 node.launch();
                 node.fail();
             }
+            4 => {
+                let lacking = node.request(&[(&[3], 1)], &[]); // a later resource has nothing for it yet
+                assert!(node.stage(&[a, lacking], 0).is_err());
+                node.release(lacking);
+            }
             _ => {}
         }
         node.release(a);
         node.release(b);
+        node.dead.clear();
         assert_eq!(counts(&node), (4, 0, 0), "round {round}");
     }
+}
+
+#[test]
+fn a_step_of_all_new_rows_runs_behind_a_full_plan_that_never_ran() {
+    let mut node = plain(4);
+    let others = node.simples(4);
+    node.step(&others);
+    let never = node.simples(4);
+    node.plan(&never); // claims every slot that is free
+    let new = node.simples(4);
+    node.step(&new);
+    assert_eq!(counts(&node), (0, 0, 8));
+    assert_eq!(node.planner.stats().displaced, 0);
+    node.step(&never);
+    assert_eq!(node.planner.stats().displaced, 4);
 }

@@ -1,6 +1,6 @@
 //! The copies of a flush: joined, disjoint, in bounds, and no more than what differs.
 
-use mstar_resident_core::Target;
+use mstar_resident_core::{Planner, Target};
 
 use crate::support::shapes::{Shape, append, read_only};
 use crate::{Node, node, plain};
@@ -165,4 +165,40 @@ fn the_largest_flush_fills_the_buffer_and_no_more() {
         .unwrap();
     assert_eq!(end, node.planner.largest_flush_bytes());
     assert_eq!(end, 5 * 3 * 8 + 104 + 64 + 8 * (5 + 5 * 2 * 4));
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "minutes under Miri")]
+fn steps_of_256_rows_send_nothing_inside_a_page_and_a_cell_a_crossing() {
+    let shape = Shape::new(vec![append("kv", 2048, 700, 4096)], 0, 256);
+    let mut planner = Planner::new(shape.layout(), shape.max_batch).unwrap();
+    planner.add_lease(shape.max_batch).unwrap();
+    let mut buffer = vec![0; planner.largest_flush_bytes()];
+    let handles: Vec<i64> = (0..256).map(|_| planner.open()).collect();
+    for (&handle, page) in handles.iter().zip(1..) {
+        let length = 2048 - 1001 - page % 2; // the last of a thousand steps inside the page is followed by a crossing
+        planner
+            .set_stream(handle, 0, &[page, page + 256], length)
+            .unwrap();
+    }
+    let batch = planner.batch(&handles).unwrap();
+    let mut step = |planner: &mut Planner| {
+        let before = planner.stats();
+        let stage = planner.stage(&batch, 0).unwrap();
+        planner.flush(stage.seq, &mut buffer).unwrap();
+        planner.commit(stage.seq).unwrap();
+        let after = planner.stats();
+        (after.copies - before.copies, after.bytes - before.bytes)
+    };
+    step(&mut planner);
+    assert_eq!(planner.stats().whole_rows, 256);
+    for _ in 0..1000 {
+        assert_eq!(step(&mut planner), (0, 0));
+    }
+    for rows in [255, 255] {
+        // Every other row: from the first of them to the last is one copy.
+        assert_eq!(step(&mut planner), (1, 32 * rows));
+    }
+    assert_eq!(step(&mut planner), (0, 0));
+    assert_eq!(planner.stats().crossings, 256);
 }

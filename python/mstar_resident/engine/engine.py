@@ -189,9 +189,11 @@ class Engine:
         self._pending.append(pending)
         if self.config.lookahead:
             self.counters.clock.enter("admit")
-            self._stage_ahead()
-            self.counters.clock.enter("read")
-            self.read(keep=1)
+            try:
+                self._stage_ahead()
+            finally:  # the buffer that holds the older tokens is the next step's
+                self.counters.clock.enter("read")
+                self.read(keep=1)
         else:
             self.counters.clock.enter("read")
             self.read()

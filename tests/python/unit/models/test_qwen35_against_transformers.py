@@ -14,6 +14,8 @@ from mstar_resident.errors import LayoutError
 from mstar_resident.models.base import CheckpointError
 from mstar_resident.models.checkpoint import MappingWeights
 from mstar_resident.models.config import Qwen35Config
+from mstar_resident.models.gdn import TorchGatedDelta
+from mstar_resident.models.gdn_triton import TritonGatedDelta
 from mstar_resident.models.qwen35 import SHAPES, Qwen35
 from mstar_resident.models.rope import RopeConfig
 
@@ -188,6 +190,21 @@ def test_padding_rows_leave_every_live_state_alone(steps: Callable[..., Any]) ->
         others = [i for i in range(1, pool.shape[1]) if i != mine]
         assert torch.equal(pool[:, others], old[:, others])
         assert not torch.equal(pool[:, mine], old[:, mine])
+
+
+@pytest.mark.parametrize("delta", [TorchGatedDelta, TritonGatedDelta])
+@pytest.mark.parametrize("tokens", [1, 2, 70])
+def test_a_fresh_request_reads_no_state_of_an_earlier_one_on_any_path(
+    delta: Callable[[], Any], tokens: int, steps: Callable[..., Any]
+) -> None:
+    said = []
+    for left in (0.0, 1e4):
+        run = steps(Qwen35.seeded(SMALL, 1, delta=delta()))
+        run.recurrent.conv.fill_(left)
+        run.recurrent.ssm.fill_(-left)
+        first = run.prefill({"a": [3, 1, 4, 1, 5, 9, 2] * 10 if tokens == 70 else [3, 1, 4][:tokens]})
+        said.append(torch.cat((first, run.decode({"a": 8}))))
+    assert torch.equal(*said)
 
 
 def test_pools_of_another_shape_are_refused(steps: Callable[..., Any]) -> None:
