@@ -8,7 +8,8 @@ Read in this order:
 4. ``arm``, ``host_plan``: a step whose inputs the host builds; ``resident_arm``: a step whose rows stay on the device,
    and every call that the planner needs for that; ``attention_plan``: what attention gets that cannot read tables.
 5. ``view``, ``program``, ``sampler``, ``results``: what the device does, and how its tokens come back.
-6. ``toy``, ``oracle``, ``scenarios``: how all of it is checked.
+6. ``ranks``: the same engine on several ranks, one of which decides.
+7. ``toy``, ``oracle``, ``scenarios``: how all of it is checked.
 """
 
 from mstar_resident.engine.config import EngineConfig, PoolConfig

@@ -223,12 +223,38 @@ class Engine:
     def read(self, keep: int = 0) -> None:
         """Read the tokens of launched steps, apart from the last ``keep``; stops take effect here."""
         while len(self._pending) > keep:
-            pending = self._pending.pop(0)
-            plan = pending.plan
-            alive = self.seats.alive(plan.seats, plan.epochs) & (plan.samples > 0)
-            tokens = pending.read()
-            for i in np.flatnonzero(alive).tolist():
-                self._output(plan.requests[i], tokens[i])
+            self._read_one()
+
+    # What a step decides and does to requests: one call each, so that the ranks of a group can do the same
+
+    def _read_one(self) -> list[int]:
+        """Read the oldest launched step that was not read, and return its tokens, a row each."""
+        pending = self._pending.pop(0)
+        plan = pending.plan
+        alive = self.seats.alive(plan.seats, plan.epochs) & (plan.samples > 0)
+        tokens = pending.read()
+        for i in np.flatnonzero(alive).tolist():
+            self._output(plan.requests[i], tokens[i])
+        return tokens
+
+    def _reserve(self, plan: StepPlan) -> bool:
+        return self.memory.reserve(plan.seats, plan.tokens)
+
+    def _take_in(self, request: Request) -> None:
+        self.admission.admit(request)
+        self.scheduler.live.append(request)
+        self.scheduler.changed()
+
+    def _reload(self, request: Request) -> bool:
+        return self.admission.reload(request)
+
+    def _offload(self, request: Request) -> None:
+        self.admission.offload(request)
+        self.scheduler.changed()
+
+    def _empty(self, request: Request) -> None:
+        """Take the pages of an idle request, whose next turn will fill them anew."""
+        self.memory.rewind(request, 0)
 
     # One step's parts
 
@@ -236,7 +262,7 @@ class Engine:
         """Admit and reload what fits, then find a plan that has its pages, at the cost of others if need be."""
         self._admit()
         plan = self.scheduler.next()
-        while plan is not None and not self.memory.reserve(plan.seats, plan.tokens):
+        while plan is not None and not self._reserve(plan):
             self.counters.refused += 1
             fewer = self.scheduler.fewer(plan)
             if fewer is None:
@@ -248,7 +274,7 @@ class Engine:
     def _admit(self) -> None:
         live = self.scheduler.live
         for request in [request for request in live if request.state is State.OFFLOADED]:
-            while not self.admission.reload(request):
+            while not self._reload(request):
                 if not self._drop_idle():
                     return  # what was here before comes before what is new
             self.scheduler.changed()
@@ -257,15 +283,14 @@ class Engine:
             while not self.admission.has_pages(waiting[0]):
                 if not self._drop_idle():
                     return
-            self.admission.admit(waiting[0])
-            live.append(waiting.popleft())
-            self.scheduler.changed()
+            self._take_in(waiting[0])
+            waiting.popleft()
 
     def _drop_idle(self) -> bool:
-        """Take the pages of an idle request, whose next turn will fill them anew; return whether there was one."""
+        """Empty an idle request; return whether there was one."""
         for request in self.scheduler.live:
             if request.state is State.IDLE and self.seats.stored[request.seat]:
-                self.memory.rewind(request, 0)
+                self._empty(request)
                 return True
         return False
 
@@ -279,8 +304,7 @@ class Engine:
         victim = self.scheduler.victim(plan)
         if victim is None:
             raise OutOfPagesError.of("pages", expected="room for one request", got="none", seat=int(plan.seats[0]))
-        self.admission.offload(victim)
-        self.scheduler.changed()
+        self._offload(victim)
 
     def _launch(self, plan: StepPlan) -> tuple[Pending, bool]:
         buffer_idx = self.counters.steps % 2
@@ -315,7 +339,7 @@ class Engine:
     def _stage_ahead(self) -> None:
         """Stage the next step as it will be if no request stops, none comes and none goes."""
         plan = self.scheduler.next()
-        if plan is not None and plan.walk == "decode" and self.memory.reserve(plan.seats, plan.tokens):
+        if plan is not None and plan.walk == "decode" and self._reserve(plan):
             self.counters.clock.enter("pre-plan stage")
             self.arm.stage_ahead(plan, self.counters.steps % 2)
 

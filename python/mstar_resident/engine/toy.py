@@ -15,6 +15,7 @@ from mstar_resident.engine.pages import Ints
 from mstar_resident.engine.request import Sampling
 from mstar_resident.engine.sampler import mix
 from mstar_resident.models.base import KVSpec, RecurrentPool, RecurrentSpec
+from mstar_resident.models.sharded import Shard
 
 #: Multipliers of the attention hash: by token, by position, by index in the stream, by pool.
 BY_TOKEN, BY_POSITION, BY_INDEX, BY_POOL = (
@@ -43,8 +44,9 @@ class ToyModel:
     The KV pool stores a token and its position as its key and value. Attention writes the step's tokens at their
     write locations, then hashes (token, position, index) over the first ``length`` entries that a row's table names:
     a stale page, a wrong length or a foreign write changes the hash. Decode steps of the pools in ``host_plan`` know
-    pages and length from the step's plan alone. The recurrence is s = 3 s + token. The "logits" are ``int64[b, 2]``:
-    the hash and the state.
+    pages and length from the step's plan alone. With a ``shard``, a rank hashes the entries whose index falls to it,
+    and the hashes are summed over the ranks. The recurrence is s = 3 s + token. The "logits" are ``int64[b, 2]``: the
+    hash and the state.
     """
 
     def __init__(
@@ -54,7 +56,9 @@ class ToyModel:
         recurrent: bool = False,
         vocab: int = 509,
         host_plan: tuple[str, ...] = (),
+        shard: Shard | None = None,
     ) -> None:
+        self._shard = shard
         spans = dict.fromkeys(append, 1) | dict.fromkeys(read_only, 0)
         self._spec = [KVSpec(name, 1, 1, 1, span, name in host_plan) for name, span in spans.items()]
         self._recurrent = recurrent
@@ -135,7 +139,11 @@ class ToyModel:
         token, position = (seen[:, :, part].flatten(1) for part in (0, 1))
         index = torch.arange(token.shape[1], device=device)
         entry = mix(token * BY_TOKEN + position * BY_POSITION + index * BY_INDEX)
-        return torch.where(index < lengths[:, None], entry, 0).sum(1)
+        mine = index < lengths[:, None]
+        if self._shard is None:
+            return torch.where(mine, entry, 0).sum(1)
+        mine &= index % self._shard.size == self._shard.rank
+        return self._shard.sum(torch.where(mine, entry, 0).sum(1))
 
     def _recur(self, inputs: StepInputs) -> Tensor | None:
         if self._state is None or inputs.recurrent_index is None:

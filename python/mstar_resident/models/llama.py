@@ -151,11 +151,19 @@ class Llama:
         x = F.embedding(inputs.tokens, self._embeddings).float()
         for pool, w in zip(self._pool, self._layers, strict=True):
             x, normed = between.add_norm(x, h, w.attention_norm, eps, self.dtype)
-            h = self._attend(normed, w, pool, inputs, angles)
+            h = self._whole(self._attend(normed, w, pool, inputs, angles))
             x, normed = between.add_norm(x, h, w.mlp_norm, eps, self.dtype)
-            h = F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down)
+            h = self._whole(F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down))
         x, last = last_tokens(x, inputs.query_start), None if h is None else last_tokens(h, inputs.query_start)
-        return F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head)
+        return self._all_logits(F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head))
+
+    def _whole(self, part: Tensor) -> Tensor:
+        """Return the sum that ``part`` is a part of; alone, a decoder has all of it."""
+        return part
+
+    def _all_logits(self, part: Tensor) -> Tensor:
+        """Return the logits that ``part`` are some of; alone, a decoder has all of them."""
+        return part
 
     def _attend(
         self, x: Tensor, w: LlamaLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]

@@ -1,0 +1,69 @@
+"""Several processes serve one model over gloo, started by torchrun: tokens equal on every rank, every row checked."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAM = Path(__file__).parents[1] / "rank_program.py"
+
+
+def torchrun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ranks on a free port of this machine; none outlives the call."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join([*map(str, sys.path), str(PROGRAM.parent)]),
+    }
+    process = subprocess.Popen(
+        [*command, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=200)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def records(ranks: int, model: str, folder: Path) -> list[dict[str, Any]]:
+    ran = torchrun(ranks, str(PROGRAM), model, str(folder))
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("model", "ranks"), [("toy", 2), ("toy", 3), ("llama", 2), ("llama", 4)])
+def test_every_rank_says_the_same_over_gloo_on_slots_of_its_own(model: str, ranks: int, tmp_path: Path) -> None:
+    first, *others = records(ranks, model, tmp_path)
+    assert first["offloads"] > 0
+    assert first["displaced"] > 5
+    assert sum(map(len, first["outputs"])) > 100
+    for other in others:
+        for what in ("outputs", "ends", "offloads"):
+            assert other[what] == first[what]
+        assert len(other["slots"]) == len(first["slots"])
+        assert other["slots"] != first["slots"]
+    for record in (first, *others):
+        assert record["mismatches"] == []
+        assert record["rows_checked"] > 60
+
+
+@pytest.mark.slow
+def test_a_slot_on_the_wire_ends_the_group(tmp_path: Path) -> None:
+    ran = torchrun(2, str(PROGRAM), "toy", str(tmp_path), "slots")
+    assert ran.returncode != 0
+    assert "RankMismatchError" in ran.stderr
