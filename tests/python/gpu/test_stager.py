@@ -2,79 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
-from mstar_resident import Column, KVTable, Lease, ResidentPlanner, RowLayout
+from mstar_resident import Column, KVTable, RowLayout
 from mstar_resident.errors import InvariantError
 from mstar_resident.stager import RING_DEPTH
 from mstar_resident.step_guard import step_guard
 
-LAYOUT = RowLayout([KVTable("kv", 4, 4000, 1024)], [Column("state", "index")])
-HELD_CYCLES = 200_000_000  # about 0.1 s
+from .held import Node, hold, warm
 
-
-class Node:
-    """A planner of 8 rows whose step is the prologue and a copy of what it gathered."""
-
-    def __init__(self) -> None:
-        self.planner = ResidentPlanner(LAYOUT, 8, "cuda")
-        self.lease: Lease = self.planner.lease(8)
-        self.cuda_stream = torch.cuda.Stream()
-        self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self.expected: list[list[tuple[int, int]]] = []
-
-    def admit(self, number: int) -> int:
-        handle = self.planner.open()
-        pages = np.arange(20, dtype=np.int64) + 20 * number + 1
-        self.planner.set_stream(handle, "kv", pages, 7 + number % 9)
-        self.planner.set_column("state", [handle], [number + 1])
-        return handle
-
-    def step(self, handles: list[int], poison: bool = False) -> None:
-        """Run one step without waiting, and note what it must have used."""
-        planner, lease = self.planner, self.lease
-        with torch.cuda.stream(self.cuda_stream):
-            stage = planner.stage(planner.batch(handles), lease)
-            planner.flush(stage, self.cuda_stream.cuda_stream)
-            if poison:
-                for buffer in planner.stager.buffers:
-                    buffer.zero_()  # slots of the trash row: wrong, and safe to read through
-            planner.prologue(lease)
-            planner.commit(stage)
-            self.seen.append((lease.write_loc["kv"].clone(), lease.columns["state"].clone()))
-        row = []
-        for handle in handles:
-            length, pages = planner.length(handle, "kv") - 1, planner.pages(handle, "kv")
-            row.append((pages[length // 4] * 4 + length % 4, self.state(handle)))
-        self.expected.append(row)
-
-    def state(self, handle: int) -> int:
-        value = self.planner._core.column_value(handle, LAYOUT.column_number("state"))
-        assert value is not None
-        return value
-
-    def mismatches(self) -> int:
-        self.cuda_stream.synchronize()
-        wrong = 0
-        for (locations, states), row in zip(self.seen, self.expected, strict=True):
-            got = list(zip(locations.tolist(), states.tolist(), strict=True))[: len(row)]
-            wrong += sum(a != b for a, b in zip(got, row, strict=True))
-        return wrong
-
-
-def hold(cuda_stream: torch.cuda.Stream) -> None:
-    with torch.cuda.stream(cuda_stream):
-        torch.cuda._sleep(HELD_CYCLES)
-
-
-def warm() -> Node:
-    """A node whose kernels are compiled: a held cuda_stream must not wait for a compiler."""
-    node = Node()
-    node.step([node.admit(99)])
-    node.cuda_stream.synchronize()
-    return node
+HYBRID = RowLayout([KVTable("kv", 128, 2047, 262_144)], [Column("state", "index"), Column("offset", "position", "kv")])
 
 
 @pytest.mark.parametrize("flushes", [2, RING_DEPTH, RING_DEPTH + 1, 3 * RING_DEPTH])
@@ -107,16 +45,30 @@ def test_a_new_store_is_zero_for_the_first_step_on_any_cuda_stream() -> None:
         assert node.mismatches() == 0
 
 
-def test_a_thousand_steps_allocate_nothing_and_wait_for_nothing() -> None:
+def test_a_new_store_of_257_rows_of_2050_cells_is_zero_for_the_first_step_on_any_cuda_stream() -> None:
+    assert HYBRID.width == 2050
+    for number in range(200):
+        node = Node(128, HYBRID)
+        assert node.planner.store.rows == 257
+        handle = node.request([5, 9], 130, number + 1)
+        node.planner.set_column("offset", [handle], [-2])
+        node.step([handle])  # at once, on a cuda_stream of its own
+        assert node.mismatches() == 0
+        assert node.planner.store.trash_row_is_zero()
+
+
+def test_ten_thousand_steps_allocate_nothing_and_wait_for_nothing() -> None:
     node = warm()
     live = [node.admit(number) for number in range(8)]
     planner, lease = node.planner, node.lease
     handles = planner.batch(live)
     with torch.cuda.stream(node.cuda_stream):
-        for number in range(1000):
+        for number in range(10_000):
             if planner.length(live[0], "kv") > 60:
                 for handle in live:
                     planner.truncate("kv", handle, 3, 20)
+            if number % 1000 == 500:
+                planner.mark_stale(live)  # the largest flush: every row whole
             with step_guard(planner):
                 stage = planner.stage(handles, lease)
                 planner.flush(stage, node.cuda_stream.cuda_stream)
