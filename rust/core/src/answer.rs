@@ -30,7 +30,7 @@ pub enum Answer {
     /// A stage.
     Stage(StageInfo),
     /// Counters.
-    Stats(Stats),
+    Stats(Box<Stats>),
 }
 
 impl Answer {

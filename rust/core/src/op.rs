@@ -219,7 +219,7 @@ impl Op {
                 let slots = planner.in_flight_slots().iter();
                 Answer::Numbers(slots.map(|slot| slot.get() as i64).collect())
             }
-            Self::Stats => Answer::Stats(planner.stats()),
+            Self::Stats => Answer::Stats(Box::new(planner.stats())),
             _ => Answer::seq(planner.committed_seq()),
         })
     }

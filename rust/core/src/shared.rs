@@ -1,4 +1,6 @@
 //! A planner that several threads call: one lock around it, the device that its copies go to, and its log.
+//!
+//! A step's own calls (stage, flush, commit) are made directly where no log is kept: nothing is built for one.
 
 use thiserror::Error;
 
@@ -9,6 +11,7 @@ use crate::journal::{Journal, Recorder};
 use crate::op::Op;
 use crate::planner::Planner;
 use crate::run::CopyRun;
+use crate::stage::{Batch, StageInfo};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Where the copies of a flush go, from a ring of buffers that the flush is written to.
@@ -97,6 +100,37 @@ impl<D: Device> Shared<D> {
         Ok(self.state()?.make(op)?)
     }
 
+    /// [`Planner::stage`], and the rows of the lease's bucket.
+    ///
+    /// # Errors
+    /// As [`Shared::make`].
+    pub fn stage(&self, batch: &Batch, lease: usize) -> Result<(StageInfo, usize), CallError> {
+        let mut state = self.state()?;
+        let info = if state.recorder.is_none() {
+            state.planner.stage(batch, lease)?
+        } else {
+            let batch = batch.clone();
+            match state.make(&Op::Stage { batch, lease })? {
+                Answer::Stage(info) => info,
+                other => unreachable!("a stage answered {other:?}"),
+            }
+        };
+        Ok((info, state.planner.bucket(lease)?))
+    }
+
+    /// [`Planner::commit`].
+    ///
+    /// # Errors
+    /// As [`Shared::make`].
+    pub fn commit(&self, seq: PlanSeq) -> Result<(), CallError> {
+        let mut state = self.state()?;
+        if state.recorder.is_none() {
+            return Ok(state.planner.commit(seq)?);
+        }
+        state.make(&Op::Commit(seq))?;
+        Ok(())
+    }
+
     /// Reads or changes the device.
     ///
     /// # Errors
@@ -147,20 +181,23 @@ impl<D: Device> Shared<D> {
 
 impl<D: Device> State<D> {
     fn make(&mut self, op: &Op) -> error::Result<Answer> {
-        apply(&self.recorder, op, &mut self.planner, &mut [])
+        match &self.recorder {
+            None => op.apply(&mut self.planner, &mut []),
+            Some(recorder) => recorder.apply(op, &mut self.planner, &mut []),
+        }
     }
 
     fn flush(&mut self, seq: PlanSeq, cuda_stream: usize) -> Result<Flushed<D::Wait>, CallError> {
         // A stage that was dropped is refused by the flush itself, so that its log says so.
         if self.planner.flush_is_empty(seq).unwrap_or(true) {
-            self.make(&Op::Flush(seq))?;
+            flush(self.recorder.as_ref(), seq, &mut self.planner, &mut [])?;
             return Ok(Flushed::Copies(0));
         }
         if let Some(event) = self.device.pending().map_err(CallError::Device)? {
             return Ok(Flushed::RingFull(event));
         }
         let (planner, buffer) = (&mut self.planner, self.device.buffer());
-        apply(&self.recorder, &Op::Flush(seq), planner, buffer)?;
+        flush(self.recorder.as_ref(), seq, planner, buffer)?;
         let copied = self.device.copy(self.planner.copies(), cuda_stream);
         self.fail_unless(seq, copied)?;
         Ok(Flushed::Copies(self.planner.copies().len()))
@@ -175,14 +212,14 @@ impl<D: Device> State<D> {
     }
 }
 
-fn apply(
-    recorder: &Option<Recorder>,
-    op: &Op,
+fn flush(
+    recorder: Option<&Recorder>,
+    seq: PlanSeq,
     planner: &mut Planner,
     buffer: &mut [u8],
-) -> error::Result<Answer> {
+) -> error::Result<()> {
     match recorder {
-        None => op.apply(planner, buffer),
-        Some(recorder) => recorder.apply(op, planner, buffer),
+        None => planner.flush(seq, buffer),
+        Some(recorder) => recorder.apply(&Op::Flush(seq), planner, buffer).map(|_| ()),
     }
 }

@@ -121,18 +121,11 @@ impl Planner {
     /// Plans one step of a batch on a lease; an older unlaunched stage is dropped. Touches no device.
     fn stage(&self, py: Python<'_>, batch: &Batch, lease: usize) -> PyResult<Stage> {
         let batch = batch.batch.clone();
-        let op = Op::Stage {
-            batch: batch.clone(),
-            lease,
-        };
-        let Answer::Stage(info) = self.make(py, &op)? else {
-            unreachable!("a stage answers what it decided")
-        };
-        let bucket = called(py, self.shared.device(|_, planner| planner.bucket(lease)))?;
+        let (info, bucket) = called(py, self.shared.stage(&batch, lease))?;
         Ok(Stage {
             info,
             lease,
-            bucket: raised(py, bucket)?,
+            bucket,
             batch,
         })
     }
@@ -181,8 +174,8 @@ impl Planner {
     }
 
     /// Ends a launched step: streams and mirror advance by the span.
-    fn commit(&self, py: Python<'_>, stage: &Stage) -> PyResult<Answered> {
-        self.answer(py, &Op::Commit(stage.info.seq))
+    fn commit(&self, py: Python<'_>, stage: &Stage) -> PyResult<()> {
+        called(py, self.shared.commit(stage.info.seq))
     }
 
     /// Retires a step that raised after its first copy; returns the live handles of its rows.
@@ -237,6 +230,6 @@ impl Planner {
             unreachable!("stats answer counters")
         };
         let ring_waits = self.device(py, |device| device.ring_waits)?;
-        Ok(Stats::new(stats, ring_waits))
+        Ok(Stats::new(*stats, ring_waits))
     }
 }
