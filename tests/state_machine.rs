@@ -21,7 +21,7 @@ fn run(shape: &Shape, owned: &[usize], script: &Script) -> Machine {
         machine.open_request(&mut Random::new(seed));
     }
     for &(kind, seed) in script {
-        machine.operate(kind, seed);
+        machine.operate(kind, &mut Random::new(seed));
     }
     machine
 }

@@ -27,7 +27,7 @@ fn history(shape: &Shape, seed: u64) -> Vec<Op> {
     let mut machine = Machine::new(shape, &[0]);
     let mut random = Random::new(seed);
     for _ in 0..300 {
-        machine.operate(random.below(COUNT), random.next());
+        machine.operate(random.below(COUNT), &mut random);
     }
     machine.node.history
 }

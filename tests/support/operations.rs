@@ -82,10 +82,8 @@ pub enum Kind {
 pub const COUNT: usize = KINDS.len();
 
 impl Machine {
-    /// Does operation `kind`, its choices drawn from `seed`.
-    pub fn operate(&mut self, kind: usize, seed: u64) {
-        let mut random = Random::new(seed);
-        let random = &mut random;
+    /// Does operation `kind`, its choices drawn from `random`.
+    pub fn operate(&mut self, kind: usize, random: &mut Random) {
         match KINDS[kind] {
             Kind::Open => self.open_request(random),
             Kind::Stage => self.stage_some(random),

@@ -1,17 +1,39 @@
-//! A small generator of random numbers: a seed replays a scenario.
+//! A small generator of random numbers: a seed replays a scenario. A fuzzer's choices are bytes.
 
-/// splitmix64.
+/// Bytes first, one a number; then splitmix64.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct Random {
+    bytes: Vec<u8>,
+    state: u64,
+}
 
 impl Random {
     pub fn new(seed: u64) -> Self {
-        Self(seed)
+        Self {
+            bytes: Vec::new(),
+            state: seed,
+        }
+    }
+
+    /// Numbers that a fuzzer chooses.
+    pub fn of(bytes: &[u8]) -> Self {
+        Self {
+            bytes: bytes.iter().rev().copied().collect(),
+            state: 0,
+        }
+    }
+
+    /// Whether no byte is left.
+    pub fn is_spent(&self) -> bool {
+        self.bytes.is_empty()
     }
 
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
+        if let Some(byte) = self.bytes.pop() {
+            return u64::from(byte);
+        }
+        self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)

@@ -2,13 +2,14 @@
 
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 use crate::answer::{Answer, Outcome};
 use crate::error::Result;
 use crate::log::{Geometry, Line};
 use crate::op::Op;
 use crate::planner::Planner;
-use crate::sync::{Arc, Mutex};
+use crate::sync::Mutex;
 
 /// One log, of any number of planners. A line is written out before the call that it tells of returns.
 pub struct Journal {

@@ -2,6 +2,8 @@
 //!
 //! A step's own calls (stage, flush, commit) are made directly where no log is kept: nothing is built for one.
 
+use std::sync::Arc;
+
 use thiserror::Error;
 
 use crate::answer::Answer;
@@ -12,7 +14,7 @@ use crate::op::Op;
 use crate::planner::Planner;
 use crate::run::CopyRun;
 use crate::stage::{Batch, StageInfo};
-use crate::sync::{Arc, Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard};
 
 /// Where the copies of a flush go, from a ring of buffers that the flush is written to.
 pub trait Device {
