@@ -40,6 +40,9 @@ fn asked<T>(made: Result<T, CallError>) -> Option<T> {
     }
 }
 
+/// What a thread does again and again; `None` where another thread's call made it impossible.
+type Work = fn(&Threads, &mut Random) -> Option<()>;
+
 impl Threads {
     fn new(journal: Option<Arc<Journal>>) -> Self {
         let shape = Shape::with_context(ROWS);
@@ -49,18 +52,18 @@ impl Threads {
             live: Mutex::new(Vec::new()),
             staged: Mutex::new(None),
         };
-        threads.make(Op::SetStrict(true));
+        threads.make(&Op::SetStrict(true));
         for bucket in [ROWS, ROWS] {
-            threads.make(Op::AddLease(bucket));
+            threads.make(&Op::AddLease(bucket));
         }
         threads
     }
 
-    fn make(&self, op: Op) -> Option<Answer> {
-        asked(make(&self.shared, &op))
+    fn make(&self, op: &Op) -> Option<Answer> {
+        asked(make(&self.shared, op))
     }
 
-    fn number(&self, op: Op) -> Option<i64> {
+    fn number(&self, op: &Op) -> Option<i64> {
         match self.make(op)? {
             Answer::Number(number) => Some(number),
             other => panic!("{other:?} is no number"),
@@ -72,7 +75,7 @@ impl Threads {
     }
 
     fn open(&self, random: &mut Random) {
-        let handle = self.number(Op::Open).unwrap();
+        let handle = self.number(&Op::Open).unwrap();
         self.refill(random, handle);
         self.live.lock().unwrap().push(handle);
     }
@@ -80,7 +83,7 @@ impl Threads {
     fn refill(&self, random: &mut Random, handle: i64) {
         for table in 0..2 {
             let first = 1 + random.below(900) as i64;
-            self.make(Op::SetStream {
+            self.make(&Op::SetStream {
                 handle,
                 table,
                 pages: vec![first, first + 1],
@@ -91,19 +94,19 @@ impl Threads {
 
     /// Gives a stream the page that its next token needs.
     fn feed(&self, handle: i64) -> Option<()> {
-        let length = self.number(Op::Length { handle, table: 0 })?;
-        let Answer::Numbers(pages) = self.make(Op::Pages { handle, table: 0 })? else {
+        let length = self.number(&Op::Length { handle, table: 0 })?;
+        let Answer::Numbers(pages) = self.make(&Op::Pages { handle, table: 0 })? else {
             panic!("pages are numbers")
         };
         if length >= LONGEST {
-            self.make(Op::Truncate {
+            self.make(&Op::Truncate {
                 table: 0,
                 handle,
                 length: 1,
                 pages: 1,
             });
         } else if length == 4 * pages.len() as i64 {
-            self.make(Op::AppendPages {
+            self.make(&Op::AppendPages {
                 table: 0,
                 handles: vec![handle],
                 counts: vec![1],
@@ -128,7 +131,7 @@ impl Threads {
         for &handle in &handles {
             self.feed(handle)?;
         }
-        let Answer::Batch(batch) = self.make(Op::Batch(handles))? else {
+        let Answer::Batch(batch) = self.make(&Op::Batch(handles))? else {
             panic!("a batch is a batch")
         };
         *self.staged.lock().unwrap() = self.stage(&batch, random.below(2));
@@ -139,7 +142,7 @@ impl Threads {
         let ahead = self.staged.lock().unwrap().take()?;
         let (batch, lease) = (ahead.batch.clone(), ahead.lease);
         let seq = ahead.info.seq;
-        let stands = self.make(Op::Promote {
+        let stands = self.make(&Op::Promote {
             seq,
             batch: batch.clone(),
             lease,
@@ -170,26 +173,26 @@ impl Threads {
         match random.below(6) {
             0 | 1 => {
                 self.live.lock().unwrap().retain(|&live| live != handle);
-                self.make(Op::Release(handle)).unwrap();
+                self.make(&Op::Release(handle)).unwrap();
             }
             2 => {
-                self.make(Op::Offload(handle)).unwrap();
+                self.make(&Op::Offload(handle)).unwrap();
                 self.refill(random, handle);
             }
-            3 => drop(self.make(Op::MarkStale(vec![handle]))),
-            4 => drop(self.make(Op::HostStep {
+            3 => drop(self.make(&Op::MarkStale(vec![handle]))),
+            4 => drop(self.make(&Op::HostStep {
                 table: 0,
                 handles: vec![handle],
                 tokens: vec![1],
             })),
             _ => self.refill(random, handle),
         }
-        self.make(Op::Check).unwrap();
+        self.make(&Op::Check).unwrap();
         Some(())
     }
 
     fn round(&self, seed: u64) {
-        let works: [(u64, fn(&Self, &mut Random) -> Option<()>); 3] = [
+        let works: [(u64, Work); 3] = [
             (1, Self::plan_ahead),
             (2, Self::run_step),
             (3, Self::change),
@@ -205,7 +208,7 @@ impl Threads {
                 });
             }
         });
-        self.make(Op::Check).unwrap();
+        self.make(&Op::Check).unwrap();
         self.check_rows();
     }
 
@@ -223,7 +226,7 @@ impl Threads {
                 self.check_row(handle, seq);
             }
         }
-        let Some(Answer::Stats(stats)) = self.make(Op::Stats) else {
+        let Some(Answer::Stats(stats)) = self.make(&Op::Stats) else {
             panic!("stats are stats")
         };
         assert_eq!(stats.slots_cooling, 0);
@@ -262,7 +265,7 @@ fn run(rounds: u64) {
     }
     let replayed = replay(log.text().as_bytes()).unwrap();
     assert_eq!(replayed.calls, journal.calls().unwrap());
-    let Some(Answer::Stats(stats)) = threads.make(Op::Stats) else {
+    let Some(Answer::Stats(stats)) = threads.make(&Op::Stats) else {
         panic!("stats are stats")
     };
     for (what, count) in [
