@@ -173,6 +173,21 @@ class CapturedWalk(Generic[Output]):
         return found
 
 
+def alias_walk(planner: ResidentPlanner, captured: CapturedWalk[Output], walk: str) -> CapturedWalk[Output]:
+    """Have ``walk`` run in the steps that another walk captured: a base model's under an adapter, say.
+
+    Both walks then stage for the same leases, so that a step of one knows what a step of the other left there. What
+    belongs to a step is kept by its lease, which names the walk that was captured.
+
+    Raises:
+        LayoutError: as :meth:`ResidentPlanner.alias`.
+    """
+    planner.alias(walk, captured.walk)
+    shared: CapturedWalk[Output] = CapturedWalk(walk, captured.buckets)
+    shared.failed, shared._steps = captured.failed, captured._steps
+    return shared
+
+
 def capture_walk(
     planner: ResidentPlanner,
     forward: Forward[Output],

@@ -84,6 +84,8 @@ class ResidentPlanner(PlannerRequests):
         if not self.walks:
             raise LayoutError.of("walks", expected="at least one walk", got=self.walks)
         self._leases: dict[tuple[str, int, int], Lease] = {}
+        self._by_id: dict[int, Lease] = {}
+        self._aliases: dict[str, str] = {}
         self._lease_lock = threading.Lock()
 
         tables = [(t.name, t.page_size, t.pool_pages, t.max_seq_len, t.span) for t in layout.tables]
@@ -157,12 +159,13 @@ class ResidentPlanner(PlannerRequests):
     # Leases
 
     def lease(self, bucket: int, walk: str = "decode", buffer_idx: int = 0) -> Lease:
-        """Return the lease of (walk, bucket, buffer_idx), created on the first call.
+        """Return the lease of (walk, bucket, buffer_idx), created on the first call; of an alias, the other walk's.
 
         Raises:
             LayoutError: the walk did not opt in, or a number is out of range.
             BatchTooLargeError: the bucket is wider than ``max_batch``.
         """
+        walk = self._aliases.get(walk, walk)
         key = (walk, bucket, buffer_idx)
         found = self._leases.get(key)
         if found is not None:
@@ -177,8 +180,24 @@ class ResidentPlanner(PlannerRequests):
             if key not in self._leases:
                 lease = Lease(self.layout, walk, bucket, buffer_idx, self.device)
                 lease.id = self._core.add_lease(bucket, lease.inputs.data_ptr())
-                self._leases[key] = lease
+                self._leases[key] = self._by_id[lease.id] = lease
             return self._leases[key]
+
+    def alias(self, walk: str, of: str) -> None:
+        """Have a walk run in the captured steps of another: it gets that walk's leases, and shares what they hold.
+
+        Raises:
+            LayoutError: one of the walks did not opt in, ``of`` is an alias, or ``walk`` has leases of its own.
+        """
+        for name in (walk, of):
+            if name not in self.walks:
+                raise LayoutError.of("walk", expected=f"one of {list(self.walks)}", got=name)
+        with self._lease_lock:
+            if of in self._aliases or walk == of or walk in self._aliases.values():
+                raise LayoutError.of("alias", expected="a walk with captured steps of its own", got=of, walk=walk)
+            if any(key[0] == walk for key in self._leases):
+                raise LayoutError.of("alias", expected="a walk without leases", got=walk, of=of)
+            self._aliases[walk] = of
 
     def prologue(self, lease: Lease) -> None:
         """Run the prologue on a lease: the reference on a CPU, the kernel on the current CUDA stream otherwise."""
@@ -201,11 +220,20 @@ class ResidentPlanner(PlannerRequests):
             NotReadyError: the launched step before has not committed.
             BatchTooLargeError: more rows than the lease's bucket.
             MissingPageError, UnsetColumnError, ReleasedTokensError, UnknownHandleError: nothing changed.
+            LayoutError: the lease is another planner's.
         """
+        if self._by_id.get(lease.id) is not lease:
+            raise LayoutError.of("lease", expected="one of this planner's", got=lease)
         return self._core.stage(batch, lease.id)
 
     def promote(self, stage: _core.Stage, batch: _core.Batch, lease: Lease) -> bool:
-        """Return whether ``stage`` still holds for this batch and lease; if not it is dropped, and a new one is due."""
+        """Return whether ``stage`` still holds for this batch and lease; if not it is dropped, and a new one is due.
+
+        Raises:
+            LayoutError: the lease is another planner's.
+        """
+        if self._by_id.get(lease.id) is not lease:
+            raise LayoutError.of("lease", expected="one of this planner's", got=lease)
         return self._core.promote(stage, batch, lease.id)
 
     # What is true now
@@ -241,10 +269,10 @@ class ResidentPlanner(PlannerRequests):
         Raises:
             LayoutError: no such lease.
         """
-        for lease in self._leases.values():
-            if lease.id == number:
-                return lease
-        raise LayoutError.of("lease", expected="one of this planner's", got=number)
+        found = self._by_id.get(number)
+        if found is None:
+            raise LayoutError.of("lease", expected="one of this planner's", got=number)
+        return found
 
     def _checked_commit(self, stage: _core.Stage) -> None:
         self._core.commit(stage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -26,10 +26,11 @@ from mstar_resident.engine.resident_arm import ResidentArm
 from mstar_resident.engine.results import Pending
 from mstar_resident.engine.sampler import Sampler, TokenSampler
 from mstar_resident.engine.scheduler import Scheduler
-from mstar_resident.errors import InvariantError, OutOfPagesError
+from mstar_resident.errors import CaptureRefused, InvariantError, OutOfPagesError
 from mstar_resident.models.base import Decoder
 from mstar_resident.planner import ResidentPlanner
-from mstar_resident.resources.base import check_walk
+from mstar_resident.refusal import Refusal, log_refusal
+from mstar_resident.resources.base import ResidentResource, check_walk
 from mstar_resident.shadow import Shadow
 
 #: Steps that may fail in a row before the failure is the caller's.
@@ -47,6 +48,7 @@ class Engine:
         config: sizes and the arm.
         sampler: by default a :class:`TokenSampler`.
         wrap_runner: what to run steps with, made from the runner that would run them.
+        resources: what the node holds besides; one that refuses keeps it host-planned.
     """
 
     def __init__(
@@ -56,14 +58,27 @@ class Engine:
         *,
         sampler: Callable[[int, torch.device], Sampler] = TokenSampler,
         wrap_runner: Callable[[Runner], Runner] | None = None,
+        resources: Sequence[ResidentResource] = (),
     ) -> None:
         self.config = config = config or EngineConfig()
         self.model = model
         self.counters = Counters(clock=Clock(config.ranges))
         device = torch.device(config.device)
-        self.node = Node.build(model, config)
+        self.node = Node.build(model, config, resources)
         self.seats, self.streams = self.node.seats, self.node.streams
-        planner = self.node.planner(config)
+        self.sampler = sampler(self.seats.count, device)
+        self.program = Program(model, self.sampler, self.seats.count, device)
+        self.scheduler = Scheduler(config, self.seats)
+        self._wrap_runner = wrap_runner
+        self._pending: list[Pending] = []
+        self._failures = 0
+        self._plan_with(self.node.planner(config))
+
+    def _plan_with(self, planner: ResidentPlanner | Refusal) -> None:
+        """Build what depends on whether the node's decode rows are resident."""
+        config, device = self.config, torch.device(self.config.device)
+        self.shadow: Shadow | None = None
+        self.program.observe = None
         self.planner = planner if isinstance(planner, ResidentPlanner) else None
         self.refusal = planner if not isinstance(planner, ResidentPlanner) else None
         recurrent = self.node.recurrent is not None
@@ -72,34 +87,30 @@ class Engine:
             self.arm = ResidentArm(config, self.seats, self.streams, recurrent, self.counters, self.planner)
         else:
             self.arm = HostArm(config, self.seats, self.streams, recurrent, self.counters)
-        self.sampler = sampler(self.seats.count, device)
-        self.program = Program(model, self.sampler, self.seats.count, device)
         eager = EagerRunner(self.program, self.planner)
         self.graphs = GraphRunner(eager) if device.type == "cuda" else None
         runner: Runner = self.graphs or eager
-        self.arm.runner = self.runner = wrap_runner(runner) if wrap_runner is not None else runner
-        self.shadow: Shadow | None = None
+        self.arm.runner = self.runner = self._wrap_runner(runner) if self._wrap_runner is not None else runner
         if config.shadow and isinstance(self.arm, ResidentArm):
             self.shadow = self.arm.watch(self.program)
+        self.memory = Memory(self.seats, self.streams, self.arm)
         if config.pages_owner == "planner" and self.planner is not None:
-            self.memory: Memory = OwnedMemory(self.seats, self.streams, self.arm, self.planner)
-        else:
-            self.memory = Memory(self.seats, self.streams, self.arm)
-        self.admission = Admission(config, model, self.node, self.memory, self.arm, self.sampler, self.counters)
-        self.scheduler = Scheduler(config, self.seats)
-        self._pending: list[Pending] = []
-        self._failures = 0
+            self.memory = OwnedMemory(self.seats, self.streams, self.arm, self.planner)
+        self.admission = Admission(config, self.model, self.node, self.memory, self.arm, self.sampler, self.counters)
 
     def capture(self) -> None:
         """Capture the ladder of decode buckets, two graphs each; on a CPU there is nothing to capture.
 
-        Call it before the first request. A bucket that cannot be captured runs host-planned from then on.
-
-        Raises:
-            CaptureRefused: the decode walk does with a resource what a resident step cannot.
+        Call it before the first request. A bucket that cannot be captured runs host-planned from then on, and so does
+        the node if the decode walk does with a resource what a resident step cannot; one line is logged.
         """
         if self.planner is not None:
-            check_walk(self.node.resources, DECODE, self.node.declarations())
+            try:
+                check_walk(self.node.resources, DECODE, self.node.declarations())
+            except CaptureRefused as refused:
+                refusal = Refusal(refused.resource, refused.reason)
+                log_refusal(self.planner.name, refusal)
+                self._plan_with(refusal)
         if self.graphs is not None:
             self.graphs.capture(self.arm.views())
             self.arm.host_planned = frozenset(self.graphs.failed)

@@ -64,8 +64,8 @@ class Node:
     resources: tuple[ResidentResource, ...]
 
     @classmethod
-    def build(cls, model: Decoder, config: EngineConfig) -> Node:
-        """Allocate a model's pools and bind them."""
+    def build(cls, model: Decoder, config: EngineConfig, others: Sequence[ResidentResource] = ()) -> Node:
+        """Allocate a model's pools and bind them; ``others`` are resources that the engine does not know."""
         device = torch.device(config.device)
         seats = Seats(config.max_requests)
         streams: dict[str, Streams] = {}
@@ -92,7 +92,7 @@ class Node:
         resources += [Attention(f"attention over {s.name}", s.name, host_plan=s.host_plan) for s in model.kv_spec()]
         resources.append(SeatColumn())
         model.bind(kv, recurrent)
-        return cls(seats, streams, kv, recurrent, tuple(resources))
+        return cls(seats, streams, kv, recurrent, (*resources, *others))
 
     @property
     def host_plan_free(self) -> bool:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from mstar_resident import CapturedResidentStep, CaptureRefused, Column, KVTable, Lease, ResidentPlanner, RowLayout
-from mstar_resident.capture import BUCKETS, capture_walk
+from mstar_resident.capture import BUCKETS, alias_walk, capture_walk
 from mstar_resident.errors import BatchTooLargeError, InvariantError, LayoutError
 from mstar_resident.resources import KVPool, WalkDeclaration
 
@@ -120,3 +120,68 @@ def test_a_buffer_that_moved_is_found_at_the_replay_in_debug_mode() -> None:
     captured.lease.lengths["kv"] = captured.lease.lengths["kv"].clone()
     with pytest.raises(InvariantError, match="addresses: expected"):
         captured.replay()
+
+
+def test_a_walk_that_aliases_another_shares_its_captured_steps_and_what_their_buffers_hold() -> None:
+    node = ResidentPlanner(LAYOUT, 4, walks=["decode", "adapted"], debug=True)
+    base = capture_walk(node, forward, buckets=[2, 4], progress=quiet)
+    adapted = alias_walk(node, base, "adapted")
+    assert node.lease(2, "adapted", 1) is node.lease(2, "decode", 1)
+    assert adapted.step(2, 1) is base.step(2, 1)
+    assert adapted.step(2).lease.key == ("decode", 2, 0)
+    assert (adapted.walk, adapted.bucket(3)) == ("adapted", 4)
+    handle = open_ready(node)
+    batch = node.batch([handle])
+    sent = []
+    for walk, length in ((base, 3), (adapted, 4), (base, 5)):
+        captured = walk.step(2)
+        stage = node.stage(batch, node.lease(2, walk.walk))
+        assert node.promote(stage, batch, captured.lease)  # whichever of the names it is asked for by
+        before = node.stats().bytes
+        node.flush(stage, 0)
+        captured.replay()
+        node.commit(stage)
+        sent.append(node.stats().bytes - before)
+        assert captured.output.tolist() == [length + 9, 1]
+    assert sent[0] > 0
+    assert sent[1] == 0  # the slots are there already, whichever walk sent them
+
+
+def test_a_bucket_that_failed_is_failed_for_its_alias_too() -> None:
+    def two_rows_do_not_fit(lease: Lease) -> torch.Tensor:
+        if lease.bucket == 2:
+            raise RuntimeError("out of memory")
+        return forward(lease)
+
+    node = ResidentPlanner(LAYOUT, 4, walks=["decode", "adapted"])
+    adapted = alias_walk(node, capture_walk(node, two_rows_do_not_fit, progress=quiet), "adapted")
+    assert [adapted.bucket(rows) for rows in (1, 2, 3)] == [1, None, 4]
+
+
+def test_an_alias_that_cannot_be_is_refused() -> None:
+    node = ResidentPlanner(LAYOUT, 4, walks=["decode", "adapted", "third"])
+    node.lease(1, "third")
+    for walk, of, said in (
+        ("other", "decode", "walk: expected one of"),
+        ("adapted", "other", "walk: expected one of"),
+        ("adapted", "adapted", "a walk with captured steps of its own"),
+        ("third", "decode", "a walk without leases"),
+    ):
+        with pytest.raises(LayoutError, match=said):
+            node.alias(walk, of)
+    node.alias("adapted", "decode")
+    with pytest.raises(LayoutError, match="a walk with captured steps of its own"):
+        node.alias("third", "adapted")
+
+
+def test_a_lease_of_another_planner_is_refused() -> None:
+    mine, other = planner(), planner()
+    lease, theirs = mine.lease(2), other.lease(2)
+    assert lease.id == theirs.id  # so that the number alone would not tell
+    batch = mine.batch([open_ready(mine)])
+    with pytest.raises(LayoutError, match="lease: expected one of this planner's"):
+        mine.stage(batch, theirs)
+    stage = mine.stage(batch, lease)
+    with pytest.raises(LayoutError, match="lease: expected one of this planner's"):
+        mine.promote(stage, batch, theirs)
+    assert mine.promote(stage, batch, lease)  # nothing was dropped

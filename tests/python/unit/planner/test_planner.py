@@ -16,7 +16,9 @@ from mstar_resident.errors import (
     DuplicateHandleError,
     InvariantError,
     LayoutError,
+    ReleasedTokensError,
     ResidentError,
+    RowOverflowError,
     UnknownHandleError,
 )
 
@@ -221,3 +223,19 @@ def test_threads_whose_calls_are_refused_do_not_wait_for_each_other() -> None:
         "[thread.join() for thread in threads]\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+def test_a_row_that_released_tokens_names_its_request_and_pool(planner: ResidentPlanner) -> None:
+    handle = open_ready(planner, [3, 4], 6)
+    planner.mark_released_tokens("kv", handle)
+    with pytest.raises(ReleasedTokensError, match=rf"{handle}.*kv|kv.*{handle}") as raised:
+        planner.stage(planner.batch([handle]), planner.lease(1))
+    assert raised.value.table == "kv"
+
+
+def test_a_row_of_more_pages_than_its_table_names_request_pool_and_numbers(planner: ResidentPlanner) -> None:
+    handle = open_ready(planner, list(range(1, 9)), 32)
+    planner.append_pages("kv", [handle], [1], [9])  # a stream may hold more than a row can name
+    with pytest.raises(RowOverflowError, match="table kv: expected at most 8 pages, got a step that needs 9") as raised:
+        planner.stage(planner.batch([handle]), planner.lease(1))
+    assert (raised.value.handle, raised.value.table, raised.value.needed, raised.value.width) == (handle, "kv", 9, 8)
