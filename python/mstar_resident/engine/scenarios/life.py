@@ -55,17 +55,17 @@ class AbortStorm(Scenario):
     def before(self, world: World, step: int) -> None:
         """Storm at each quarter of the run."""
         if step == 0:
-            for _ in range(28):
-                world.submit(world.rng.randint(1, 30), 80)
+            for _ in range(44):
+                world.submit(world.rng.randint(1, 30), 120)
         if step and step % (self.steps // 4) == 0 and step // (self.steps // 4) <= 3:
-            for request in world.rng.sample(world.live, min(24, len(world.live))):
+            for request in world.rng.sample(world.live, 24):
                 world.engine.abort(request)
             for _ in range(16):
-                world.submit(world.rng.randint(1, 30), 80)
+                world.submit(world.rng.randint(1, 30), 120)
 
     def happened(self, world: World) -> dict[str, bool]:
-        """All three storms."""
-        return {"three storms": sum(request.reason == "abort" for request in world.requests) >= 3 * 16}
+        """All three storms, each of 24."""
+        return {"three storms": sum(request.reason == "abort" for request in world.requests) == 3 * 24}
 
 
 class RecycledHandles(Scenario):
