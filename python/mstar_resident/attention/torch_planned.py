@@ -12,7 +12,8 @@ from mstar_resident.attention.torch_paged import TorchAttention, decode, decode_
 from mstar_resident.errors import LayoutError
 
 if TYPE_CHECKING:
-    from mstar_resident.engine.inputs import PagedKV, PlannedPages
+    from mstar_resident.engine.inputs import PagedKV
+    from mstar_resident.engine.planned import PlannedPages
 
 
 class PlannedTorchAttention(TorchAttention):

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import torch
-
 from mstar_resident.attention.decode_plan import DecodePlanCache, PlanMode
 from mstar_resident.engine.pages import Ints
 from mstar_resident.engine.view import DecodeView
@@ -37,12 +35,7 @@ class AttentionPlans:
             buffers = view.inputs.kv[name].planned
             if buffers is None:
                 raise ValueError(f"a view of pool {name} without buffers for its plan")
-            plan = cache.plan(seats, view.bucket)
-            if buffers.version != plan.version:
-                buffers.indptr.copy_(torch.from_numpy(plan.indptr))
-                buffers.indices[: len(plan.indices)].copy_(torch.from_numpy(plan.indices))
-                buffers.version = plan.version
-            buffers.last_page_len.copy_(torch.from_numpy(plan.last_page_len))
+            buffers.fill(cache.plan(seats, view.bucket))
 
     def truncated(self, name: str, seat: int, pages: int) -> None:
         """Hear that a stream kept its first pages alone."""

@@ -6,19 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-
-@dataclass(slots=True, eq=False)
-class PlannedPages:
-    """Name the pages of a decode step as a host plan gives them; filled before the step, at fixed addresses."""
-
-    indptr: Tensor
-    """int32[b + 1], cpu|cuda: row i attends ``indices[indptr[i]:indptr[i + 1]]``; a padding row one page, the sink."""
-    indices: Tensor
-    """int32[b * P], cpu|cuda: page ids; room for every row's table, since rows may share pages."""
-    last_page_len: Tensor
-    """int32[b], cpu|cuda: tokens in each row's last page, 1 to the page size."""
-    version: int = 0
-    """The plan that ``indptr`` and ``indices`` hold; 0 before the first."""
+from mstar_resident.engine.planned import PlannedPages
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,7 @@ class PackedBuffers:
         self._twin = torch.zeros(size, dtype=torch.uint8, pin_memory=True) if cuda else self._block
         self.tensors: dict[str, Tensor] = {}
         self.arrays: dict[str, Signed] = {}
+        self._starts = dict(zip(vectors, starts, strict=True))
         for (name, (count, dtype)), start in zip(vectors.items(), starts, strict=True):
             end = start + count * dtype.itemsize
             self.tensors[name] = self._block[start:end].view(dtype)
@@ -44,7 +45,16 @@ class PackedBuffers:
         array[: len(values)] = values
         array[len(values) :] = padding
 
-    def send(self) -> None:
-        """Copy what was written to the device, on the current cuda_stream."""
+    def send(self, last: str = "", count: int = 0) -> None:
+        """Copy what was written to the device, on the current cuda_stream; up to ``count`` values of ``last``, or all.
+
+        Waits for nothing.
+        """
         if self._twin is not self._block:
-            self._block.copy_(self._twin, non_blocking=True)
+            end = self._starts[last] + count * self.tensors[last].itemsize if last else len(self._block)
+            self._block[:end].copy_(self._twin[:end], non_blocking=True)
+
+
+def send_rows(rows: Signed, device: torch.device) -> Tensor:
+    """Return a device's copy of an array that changes, on the current cuda_stream; waits for nothing."""
+    return torch.from_numpy(rows).pin_memory().to(device, non_blocking=True)

@@ -7,6 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from mstar_resident.engine.packed import send_rows
 from mstar_resident.engine.pages import Ints, PagePool
 from mstar_resident.errors import RowOverflowError
 
@@ -112,6 +113,6 @@ class Streams:
         if self._copy is None or not self._dirty.any():
             return
         seats = np.flatnonzero(self._dirty)
-        rows = torch.from_numpy(self.table[seats]).to(self._copy.device)
-        self._copy.index_copy_(0, torch.from_numpy(seats).to(self._copy.device), rows)
+        device = self._copy.device
+        self._copy.index_copy_(0, send_rows(seats, device), send_rows(self.table[seats], device))
         self._dirty[seats] = False

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from mstar_resident.engine.inputs import PagedKV, PlannedPages, StepInputs
+from mstar_resident.engine.inputs import PagedKV, StepInputs
 from mstar_resident.engine.packed import PackedBuffers
+from mstar_resident.engine.planned import PlannedPages
 from mstar_resident.engine.results import ReadBack
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def resident_view(planner: ResidentPlanner, lease: Lease, streams: Mapping[str, 
             lengths=lease.lengths[table.name],
             write_loc=lease.write_loc.get(table.name),
             page_size=table.page_size,
-            planned=planned_pages(lease.bucket, table.pages, device) if streams[table.name].host_plan else None,
+            planned=PlannedPages(lease.bucket, table.pages, device) if streams[table.name].host_plan else None,
         )
         for table in planner.layout.tables
     }
@@ -95,7 +96,7 @@ def host_view(
             lengths=filled[f"lengths {name}"].fill_(1),
             write_loc=filled.get(f"write_loc {name}"),
             page_size=entry.pool.page_size,
-            planned=planned_pages(bucket, entry.width, device) if entry.host_plan else None,
+            planned=PlannedPages(bucket, entry.width, device) if entry.host_plan else None,
         )
         for name, entry in streams.items()
     }
@@ -110,10 +111,3 @@ def host_view(
     sampled = torch.zeros(bucket, dtype=torch.int64, device=device)
     read_back = ReadBack.of(bucket, device)
     return DecodeView(bucket, buffer_idx, inputs, filled["seats"], sampled, None, read_back, packed)
-
-
-def planned_pages(bucket: int, width: int, device: torch.device) -> PlannedPages:
-    """Return buffers for a plan in which every row attends one page, the sink."""
-    one = torch.arange(bucket + 1, dtype=torch.int32, device=device)
-    indices = torch.zeros(bucket * width, dtype=torch.int32, device=device)
-    return PlannedPages(one, indices, torch.ones(bucket, dtype=torch.int32, device=device))
