@@ -284,7 +284,7 @@ fn three_threads_leave_every_row_true_and_their_log_replays() {
 }
 
 #[test]
-#[ignore = "a minute"]
-fn three_threads_leave_every_row_true_for_a_minute() {
+#[ignore = "ten seconds"]
+fn three_threads_leave_every_row_true_for_ten_thousand_rounds() {
     run(10_000);
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mstar_resident.guarded import Guarded
 from mstar_resident.layout import RowLayout
 
 
@@ -21,6 +22,7 @@ class Lease:
         lengths: per table int32[b]: attention length, this step's token included; 1 for padding.
         write_loc: per append table int64[b]: page * page_size + offset of the step's token; 0 for padding.
         columns: per named column int64[b] (position, scalar) or int32[b] (index); 0 for padding.
+        guarded: the same with their guard cells, which only a debug lease has.
     """
 
     __slots__ = (
@@ -28,6 +30,7 @@ class Lease:
         "buffer_idx",
         "cells",
         "columns",
+        "guarded",
         "id",
         "inputs",
         "lengths",
@@ -37,24 +40,30 @@ class Lease:
         "write_loc",
     )
 
-    def __init__(self, layout: RowLayout, walk: str, bucket: int, buffer_idx: int, device: torch.device) -> None:
+    def __init__(
+        self, layout: RowLayout, walk: str, bucket: int, buffer_idx: int, device: torch.device, debug: bool = False
+    ) -> None:
         self.id = -1
         self.walk = walk
         self.bucket = bucket
         self.buffer_idx = buffer_idx
-        self.inputs: Tensor = torch.zeros(bucket + bucket * 2 * layout.cells_per_row, dtype=torch.int64, device=device)
+        self.guarded: list[Guarded] = []
+
+        def buffer(what: str, cells: int, dtype: torch.dtype, fill: int = 0) -> Tensor:
+            self.guarded.append(Guarded(f"{what} of {self}", (cells,), dtype, device, debug, fill=fill))
+            return self.guarded[-1].tensor
+
+        self.inputs: Tensor = buffer("inputs", bucket + bucket * 2 * layout.cells_per_row, torch.int64)
         self.slots: Tensor = self.inputs[:bucket]
         self.cells: Tensor = self.inputs[bucket:].view(bucket, layout.cells_per_row, 2)
         self.lengths: dict[str, Tensor] = {
-            table.name: torch.ones(bucket, dtype=torch.int32, device=device) for table in layout.tables
+            table.name: buffer(f"lengths {table.name}", bucket, torch.int32, 1) for table in layout.tables
         }
         self.write_loc: dict[str, Tensor] = {
-            table.name: torch.zeros(bucket, dtype=torch.int64, device=device) for table in layout.tables if table.span
+            table.name: buffer(f"write_loc {table.name}", bucket, torch.int64) for table in layout.tables if table.span
         }
         self.columns: dict[str, Tensor] = {
-            column.name: torch.zeros(
-                bucket, dtype=torch.int32 if column.kind == "index" else torch.int64, device=device
-            )
+            column.name: buffer(f"column {column.name}", bucket, torch.int32 if column.kind == "index" else torch.int64)
             for column in layout.columns
         }
         #: What every prologue takes after the store's tensors.

@@ -11,6 +11,7 @@ from mstar_resident import _core
 from mstar_resident.arrays import Ints, as_int64
 from mstar_resident.config import planning_mode
 from mstar_resident.errors import BatchTooLargeError, InvariantError, LayoutError
+from mstar_resident.guarded import check_guards
 from mstar_resident.journal import current_journal
 from mstar_resident.layout import RowLayout, check_count
 from mstar_resident.lease import Lease
@@ -43,8 +44,8 @@ class ResidentPlanner(PlannerRequests):
         device: where the store and the leases live, ``cpu`` or ``cuda[:i]``.
         name: the node, for log lines.
         walks: the walks that opted in; a lease names one of them.
-        debug: guard cells around the store, invariants checked after every commit and failure, pages of a
-            stream checked to be distinct, captured addresses checked at every replay.
+        debug: guard cells around the store, the ring and the leases, invariants checked after every commit and
+            failure, pages of a stream checked to be distinct, captured addresses checked at every replay.
 
     Raises:
         LayoutError: a size is not positive, the device is neither cpu nor cuda, or no walk is named.
@@ -104,7 +105,7 @@ class ResidentPlanner(PlannerRequests):
         core = _core.Planner(native_layout, max_batch, strict=debug, journal=current_journal())
         super().__init__(layout, core)
         self.store = Store(layout, max_batch, self.device, debug)
-        self.stager = Stager(-(-self._core.largest_flush_bytes() // 8) * 8, cuda)
+        self.stager = Stager(-(-self._core.largest_flush_bytes() // 8) * 8, cuda, debug)
         addresses = self.store.addresses()
         self._core.bind_store(addresses[0], list(addresses[1:]), cuda)
         self._core.bind_ring(self.stager.addresses(), self.stager.bytes_each, cuda)
@@ -178,7 +179,7 @@ class ResidentPlanner(PlannerRequests):
             raise BatchTooLargeError.of("bucket", expected=f"at most {self.max_batch} rows", got=bucket)
         with self._lease_lock:
             if key not in self._leases:
-                lease = Lease(self.layout, walk, bucket, buffer_idx, self.device)
+                lease = Lease(self.layout, walk, bucket, buffer_idx, self.device, self.debug)
                 lease.id = self._core.add_lease(bucket, lease.inputs.data_ptr())
                 self._leases[key] = self._by_id[lease.id] = lease
             return self._leases[key]
@@ -261,7 +262,7 @@ class ResidentPlanner(PlannerRequests):
             InvariantError: one is broken.
         """
         self._core.check()
-        self.store.check_guards()
+        check_guards(self.store.guarded)
 
     def lease_by_id(self, number: int) -> Lease:
         """Return the lease that a stage names.

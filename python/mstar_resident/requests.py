@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mstar_resident import _core
 from mstar_resident.arrays import Ints, as_int64
+from mstar_resident.errors import LayoutError
 from mstar_resident.layout import RowLayout
 
 
@@ -18,6 +19,7 @@ class PlannerRequests:
         self.layout = layout
         self._core = core
         self._tables = {table.name: number for number, table in enumerate(layout.tables)}
+        self._indices = {column.name for column in layout.columns if column.kind == "index"}
         self._columns = {column.name: len(layout.tables) + number for number, column in enumerate(layout.columns)}
 
     # A request's life
@@ -90,8 +92,12 @@ class PlannerRequests:
 
         Raises:
             UnknownHandleError, DuplicateHandleError: nothing changed.
+            LayoutError: an index that its int32 buffer cannot hold; nothing changed.
         """
-        self._core.set_column(self._column(column), as_int64(handles, "handles"), as_int64(values, "values"))
+        numbers = as_int64(values, "values")
+        if column in self._indices and numbers.size and not -(2**31) <= numbers.min() <= numbers.max() < 2**31:
+            raise LayoutError.of(column, expected="indices that fit int32", got=numbers.tolist())
+        self._core.set_column(self._column(column), as_int64(handles, "handles"), numbers)
 
     def unset_column(self, column: str, handles: Ints) -> None:
         """Forget a named column of each handle: a row is an error until it is set again.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,6 +12,7 @@ import torch
 
 from mstar_resident import _core
 from mstar_resident.errors import LayoutError
+from mstar_resident.guarded import GUARD, Guarded
 from mstar_resident.layout import Column, KVTable, RowLayout
 from mstar_resident.lease import Lease
 from mstar_resident.planner import ResidentPlanner
@@ -73,7 +75,8 @@ class RowCheck:
 
         A stage is checked with the buffers that its replay filled (attention lengths, write locations,
         columns, padding, cleared cells); a batch only with the store. Of a row: every table's stored
-        length, its used cells, a tail of sink pages, its columns. Of the store: the trash row.
+        length, its used cells, a tail of sink pages, its columns. Of the store: the trash row. Of a debug planner:
+        the guard cells of the store and the ring, and of the stage's lease.
 
         Returns:
             The mismatches, none if all is well.
@@ -84,6 +87,8 @@ class RowCheck:
             torch.cuda.synchronize(self.planner.device)
         slots = np.array([self.planner.slot(handle) for handle in handles.tolist()], dtype=np.int64)
         self._check_store(found, handles, slots, truth)
+        found.guards(self.planner.store.guarded)
+        found.guards(self.planner.stager.guarded)
         if isinstance(step, _core.Stage):
             self._check_lease(found, handles, slots, self.planner.lease_by_id(step.lease), truth)
         self.steps += 1
@@ -115,6 +120,7 @@ class RowCheck:
 
     def _check_lease(self, found: _Found, handles: Ints, slots: Ints, lease: Lease, truth: StreamTruth) -> None:
         layout, b = self.planner.layout, lease.bucket
+        found.guards(lease.guarded)
 
         def batch(what: str, name: str, rows: npt.ArrayLike, padding: int, got: torch.Tensor) -> None:
             expected = np.full(b, padding, np.int64)
@@ -174,6 +180,12 @@ class _Found:
 
     def __init__(self) -> None:
         self.mismatches: list[Mismatch] = []
+
+    def guards(self, buffers: Iterable[Guarded]) -> None:
+        """Find guard cells that were written; their column counts from the buffer's first cell."""
+        for buffer in buffers:
+            for cell, got in buffer.written():
+                self.mismatches.append(Mismatch("guard cell", buffer.name, 0, -1, cell, GUARD, got))
 
     def cells(
         self, what: str, name: str, handles: Ints, first: int, expected: npt.ArrayLike, got: npt.ArrayLike

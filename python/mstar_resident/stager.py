@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.guarded import Guarded
 
 #: A buffer is reused after its event; eight deep, a host seven flushes ahead of the device never waits.
 RING_DEPTH = 8
@@ -20,17 +21,21 @@ class Stager:
 
     Attributes:
         buffers: int64[bytes_each / 8] each, cpu, contiguous, pinned for CUDA; owned by the planner.
+        guarded: the same with their guard cells, which only a debug ring has.
     """
 
-    __slots__ = ("buffers", "bytes_each")
+    __slots__ = ("buffers", "bytes_each", "guarded")
 
-    def __init__(self, bytes_each: int, cuda: bool) -> None:
+    def __init__(self, bytes_each: int, cuda: bool, debug: bool = False) -> None:
         if bytes_each <= 0 or bytes_each % 8:
             raise LayoutError.of("bytes of a ring buffer", expected="a positive multiple of 8", got=bytes_each)
         self.bytes_each = bytes_each
-        self.buffers: tuple[Tensor, ...] = tuple(
-            torch.zeros(bytes_each // 8, dtype=torch.int64, pin_memory=cuda) for _ in range(RING_DEPTH)
+        cells, cpu = (bytes_each // 8,), torch.device("cpu")
+        self.guarded = tuple(
+            Guarded(f"ring buffer {number}", cells, torch.int64, cpu, debug, pin_memory=cuda)
+            for number in range(RING_DEPTH)
         )
+        self.buffers: tuple[Tensor, ...] = tuple(buffer.tensor for buffer in self.guarded)
 
     def addresses(self) -> list[int]:
         """Return the buffers' addresses."""

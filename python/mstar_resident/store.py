@@ -5,42 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mstar_resident.errors import InvariantError
+from mstar_resident.guarded import Guarded
 from mstar_resident.layout import RowLayout
-
-#: Cells before and after a buffer that a debug store watches.
-GUARD_CELLS = 64
-_GUARD = 0x5AA5
-
-
-class Guarded:
-    """Allocate a zeroed buffer, with guard cells on both sides when ``guarded``."""
-
-    __slots__ = ("_flat", "name", "tensor")
-
-    def __init__(
-        self, name: str, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, guarded: bool
-    ) -> None:
-        self.name = name
-        cells = 1
-        for size in shape:
-            cells *= size
-        guard = GUARD_CELLS if guarded else 0
-        self._flat = torch.zeros(cells + 2 * guard, dtype=dtype, device=device)
-        if guard:
-            self._flat[:guard] = _GUARD
-            self._flat[guard + cells :] = _GUARD
-        self.tensor: Tensor = self._flat[guard : guard + cells].view(shape)
-
-    def check(self) -> None:
-        """Check the guard cells.
-
-        Raises:
-            InvariantError: something wrote outside the buffer.
-        """
-        guard = (self._flat.numel() - self.tensor.numel()) // 2
-        if guard and not bool((self._flat[:guard] == _GUARD).all() & (self._flat[-guard:] == _GUARD).all()):
-            raise InvariantError(f"guard cells of {self.name} were written", buffer=self.name)
 
 
 class Store:
@@ -50,9 +16,10 @@ class Store:
         narrow: int64[N, C], cpu|cuda, contiguous, zeroed; owned by the planner.
         tables: per table int32[N, P], cpu|cuda, contiguous, zeroed; owned by the planner.
         bytes: bytes of all of them.
+        guarded: the same with their guard cells, which only a debug store has.
     """
 
-    __slots__ = ("_buffers", "bytes", "layout", "narrow", "rows", "tables")
+    __slots__ = ("bytes", "guarded", "layout", "narrow", "rows", "tables")
 
     def __init__(self, layout: RowLayout, max_batch: int, device: torch.device, debug: bool = False) -> None:
         self.layout = layout
@@ -63,7 +30,7 @@ class Store:
             Guarded(f"table {table.name}", (self.rows, pages), torch.int32, device, debug)
             for table, pages in zip(layout.tables, layout.table_pages, strict=True)
         ]
-        self._buffers = (narrow, *tables)
+        self.guarded = (narrow, *tables)
         self.narrow: Tensor = narrow.tensor
         self.tables: dict[str, Tensor] = {
             table.name: buffer.tensor for table, buffer in zip(layout.tables, tables, strict=True)
@@ -83,12 +50,3 @@ class Store:
     def is_zero(self) -> bool:
         """Return whether every row is all zero, as before the first request. Waits for the device."""
         return not bool(self.narrow.any()) and not any(bool(table.any()) for table in self.tables.values())
-
-    def check_guards(self) -> None:
-        """Check the guard cells of every buffer; a store without debug has none.
-
-        Raises:
-            InvariantError: something wrote outside a buffer.
-        """
-        for buffer in self._buffers:
-            buffer.check()

@@ -5,7 +5,7 @@ use mstar_resident_core::{Answer, Op, Shared};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 
-use crate::array::int64;
+use crate::array::{Count, Int, int64};
 use crate::device::Device;
 use crate::errors::{called, layout_error, raised};
 use crate::journal::Journal;
@@ -105,8 +105,8 @@ impl Planner {
     }
 
     /// Registers the zeroed int64 input buffer of a lease and returns its number.
-    fn add_lease(&self, py: Python<'_>, bucket: usize, inputs_ptr: usize) -> PyResult<usize> {
-        let Answer::Number(lease) = self.make(py, &Op::AddLease(bucket))? else {
+    fn add_lease(&self, py: Python<'_>, bucket: Count, inputs_ptr: usize) -> PyResult<usize> {
+        let Answer::Number(lease) = self.make(py, &Op::AddLease(bucket.0))? else {
             unreachable!("a lease answers its number")
         };
         self.device(py, |device| device.add_lease(lease as usize, inputs_ptr))?;
@@ -119,12 +119,12 @@ impl Planner {
     }
 
     /// Plans one step of a batch on a lease; an older unlaunched stage is dropped. Touches no device.
-    fn stage(&self, py: Python<'_>, batch: &Batch, lease: usize) -> PyResult<Stage> {
+    fn stage(&self, py: Python<'_>, batch: &Batch, lease: Count) -> PyResult<Stage> {
         let batch = batch.batch.clone();
-        let (info, bucket) = called(py, self.shared.stage(&batch, lease))?;
+        let (info, bucket) = called(py, self.shared.stage(&batch, lease.0))?;
         Ok(Stage {
             info,
-            lease,
+            lease: lease.0,
             bucket,
             batch,
         })
@@ -136,10 +136,17 @@ impl Planner {
         py: Python<'_>,
         stage: &Stage,
         batch: &Batch,
-        lease: usize,
+        lease: Count,
     ) -> PyResult<Answered> {
         let (seq, batch) = (stage.info.seq, batch.batch.clone());
-        self.answer(py, &Op::Promote { seq, batch, lease })
+        self.answer(
+            py,
+            &Op::Promote {
+                seq,
+                batch,
+                lease: lease.0,
+            },
+        )
     }
 
     /// Drops a stage if it is the unlaunched one; it leaves no trace.
@@ -189,8 +196,8 @@ impl Planner {
     }
 
     /// The last step that can touch the handle's row or pages; 0 if none can.
-    fn last_step(&self, py: Python<'_>, handle: i64) -> PyResult<Answered> {
-        self.answer(py, &Op::LastStep(handle))
+    fn last_step(&self, py: Python<'_>, handle: Int) -> PyResult<Answered> {
+        self.answer(py, &Op::LastStep(handle.0))
     }
 
     /// The last step that committed or failed.
@@ -199,24 +206,42 @@ impl Planner {
     }
 
     /// A stream's stored length.
-    fn length(&self, py: Python<'_>, handle: i64, table: usize) -> PyResult<Answered> {
-        self.answer(py, &Op::Length { handle, table })
+    fn length(&self, py: Python<'_>, handle: Int, table: Count) -> PyResult<Answered> {
+        self.answer(
+            py,
+            &Op::Length {
+                handle: handle.0,
+                table: table.0,
+            },
+        )
     }
 
     /// A stream's pages, those that its length does not need yet included.
-    fn pages(&self, py: Python<'_>, handle: i64, table: usize) -> PyResult<Answered> {
-        self.answer(py, &Op::Pages { handle, table })
+    fn pages(&self, py: Python<'_>, handle: Int, table: Count) -> PyResult<Answered> {
+        self.answer(
+            py,
+            &Op::Pages {
+                handle: handle.0,
+                table: table.0,
+            },
+        )
     }
 
     /// A named column's value, by its global number; None if it is unset.
-    fn column_value(&self, py: Python<'_>, handle: i64, column: usize) -> PyResult<Answered> {
-        let column = self.column(py, column)?;
-        self.answer(py, &Op::Column { handle, column })
+    fn column_value(&self, py: Python<'_>, handle: Int, column: Count) -> PyResult<Answered> {
+        let column = self.column(py, column.0)?;
+        self.answer(
+            py,
+            &Op::Column {
+                handle: handle.0,
+                column,
+            },
+        )
     }
 
     /// The slot that holds the handle's row, 0 if none does.
-    fn slot(&self, py: Python<'_>, handle: i64) -> PyResult<Answered> {
-        self.answer(py, &Op::Slot(handle))
+    fn slot(&self, py: Python<'_>, handle: Int) -> PyResult<Answered> {
+        self.answer(py, &Op::Slot(handle.0))
     }
 
     /// Checks every invariant; raises InvariantError.

@@ -3,7 +3,7 @@
 use mstar_resident_core::Op;
 use pyo3::prelude::*;
 
-use crate::array::int64;
+use crate::array::{Count, Int, int64};
 use crate::planner::Planner;
 use crate::values::{Answered, Batch};
 
@@ -15,32 +15,32 @@ impl Planner {
     }
 
     /// Forgets a request; its slot cools behind the last launched step that read it, whose plan_seq is returned.
-    fn release(&self, py: Python<'_>, handle: i64) -> PyResult<Answered> {
-        self.answer(py, &Op::Release(handle))
+    fn release(&self, py: Python<'_>, handle: Int) -> PyResult<Answered> {
+        self.answer(py, &Op::Release(handle.0))
     }
 
     /// Gives up a request's slot and pages but keeps it; returns the last launched step that read its row.
-    fn offload(&self, py: Python<'_>, handle: i64) -> PyResult<Answered> {
-        self.answer(py, &Op::Offload(handle))
+    fn offload(&self, py: Python<'_>, handle: Int) -> PyResult<Answered> {
+        self.answer(py, &Op::Offload(handle.0))
     }
 
     /// Replaces a stream: pages and absolute length.
     fn set_stream(
         &self,
         py: Python<'_>,
-        handle: i64,
-        table: usize,
+        handle: Int,
+        table: Count,
         pages: &Bound<'_, PyAny>,
-        length: i64,
+        length: Int,
     ) -> PyResult<Answered> {
         let pages = int64(pages, "pages")?;
         self.answer(
             py,
             &Op::SetStream {
-                handle,
-                table,
+                handle: handle.0,
+                table: table.0,
                 pages,
-                length,
+                length: length.0,
             },
         )
     }
@@ -49,7 +49,7 @@ impl Planner {
     fn append_pages(
         &self,
         py: Python<'_>,
-        table: usize,
+        table: Count,
         handles: &Bound<'_, PyAny>,
         counts: &Bound<'_, PyAny>,
         pages: &Bound<'_, PyAny>,
@@ -59,7 +59,7 @@ impl Planner {
         self.answer(
             py,
             &Op::AppendPages {
-                table,
+                table: table.0,
                 handles,
                 counts,
                 pages,
@@ -71,7 +71,7 @@ impl Planner {
     fn host_step(
         &self,
         py: Python<'_>,
-        table: usize,
+        table: Count,
         handles: &Bound<'_, PyAny>,
         tokens: &Bound<'_, PyAny>,
     ) -> PyResult<Answered> {
@@ -79,7 +79,7 @@ impl Planner {
         self.answer(
             py,
             &Op::HostStep {
-                table,
+                table: table.0,
                 handles,
                 tokens,
             },
@@ -90,18 +90,18 @@ impl Planner {
     fn truncate(
         &self,
         py: Python<'_>,
-        table: usize,
-        handle: i64,
-        length: i64,
-        pages: usize,
+        table: Count,
+        handle: Int,
+        length: Int,
+        pages: Count,
     ) -> PyResult<Answered> {
         self.answer(
             py,
             &Op::Truncate {
-                table,
-                handle,
-                length,
-                pages,
+                table: table.0,
+                handle: handle.0,
+                length: length.0,
+                pages: pages.0,
             },
         )
     }
@@ -110,11 +110,11 @@ impl Planner {
     fn set_column(
         &self,
         py: Python<'_>,
-        column: usize,
+        column: Count,
         handles: &Bound<'_, PyAny>,
         values: &Bound<'_, PyAny>,
     ) -> PyResult<Answered> {
-        let column = self.column(py, column)?;
+        let column = self.column(py, column.0)?;
         let (handles, values) = (int64(handles, "handles")?, int64(values, "values")?);
         self.answer(
             py,
@@ -130,10 +130,10 @@ impl Planner {
     fn unset_column(
         &self,
         py: Python<'_>,
-        column: usize,
+        column: Count,
         handles: &Bound<'_, PyAny>,
     ) -> PyResult<Answered> {
-        let column = self.column(py, column)?;
+        let column = self.column(py, column.0)?;
         let handles = int64(handles, "handles")?;
         self.answer(py, &Op::UnsetColumn { column, handles })
     }
@@ -147,22 +147,28 @@ impl Planner {
     fn mark_released_tokens(
         &self,
         py: Python<'_>,
-        table: usize,
-        handle: i64,
+        table: Count,
+        handle: Int,
     ) -> PyResult<Answered> {
-        self.answer(py, &Op::MarkReleasedTokens { table, handle })
+        self.answer(
+            py,
+            &Op::MarkReleasedTokens {
+                table: table.0,
+                handle: handle.0,
+            },
+        )
     }
 
     /// Makes the planner the owner of a pool's pages, before the first stream.
-    fn own_pages(&self, py: Python<'_>, table: usize) -> PyResult<Answered> {
-        self.answer(py, &Op::OwnPages(table))
+    fn own_pages(&self, py: Python<'_>, table: Count) -> PyResult<Answered> {
+        self.answer(py, &Op::OwnPages(table.0))
     }
 
     /// Gives each stream the pages for tokens[i] more tokens; all or nothing.
     fn reserve(
         &self,
         py: Python<'_>,
-        table: usize,
+        table: Count,
         handles: &Bound<'_, PyAny>,
         tokens: &Bound<'_, PyAny>,
     ) -> PyResult<Answered> {
@@ -170,7 +176,7 @@ impl Planner {
         self.answer(
             py,
             &Op::Reserve {
-                table,
+                table: table.0,
                 handles,
                 tokens,
             },
@@ -186,24 +192,24 @@ impl Planner {
     fn fork(
         &self,
         py: Python<'_>,
-        table: usize,
-        parent: i64,
-        child: i64,
-        tokens: i64,
+        table: Count,
+        parent: Int,
+        child: Int,
+        tokens: Int,
     ) -> PyResult<Answered> {
         self.answer(
             py,
             &Op::Fork {
-                table,
-                parent,
-                child,
-                tokens,
+                table: table.0,
+                parent: parent.0,
+                child: child.0,
+                tokens: tokens.0,
             },
         )
     }
 
     /// Free pages of an owned pool.
-    fn free_pages(&self, py: Python<'_>, table: usize) -> PyResult<Answered> {
-        self.answer(py, &Op::FreePages(table))
+    fn free_pages(&self, py: Python<'_>, table: Count) -> PyResult<Answered> {
+        self.answer(py, &Op::FreePages(table.0))
     }
 }

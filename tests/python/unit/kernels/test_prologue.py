@@ -88,12 +88,35 @@ def test_padding_attends_one_token_and_writes_nothing_but_the_sink(run, device):
 
 
 def test_a_write_location_is_64_bits_wide(run, device):
-    layout = RowLayout([KVTable("kv", 128, 2**31 - 1, 512)])
+    for page_size, page, location in (
+        (16, 200_000_000, 3_200_000_005),
+        (128, 2**31 - 1, (2**31 - 1) * 128 + 5),
+        (2**20, 2**31 - 1, (2**31 - 1) * 2**20 + 5),
+    ):
+        layout = RowLayout([KVTable("kv", page_size, 2**31 - 1, 4 * page_size)])
+        case = one_row(device, layout)
+        case.narrow[3, 0] = page_size + 5
+        case.tables[0][3, 1] = page
+        run(*case.arguments())
+        assert int(case.write_loc[0][0]) == location
+        case.narrow[3, 0] = page_size + 5
+        case.cell(0, 0, layout.table_starts[0] + 1, page)  # the same page in the step that enters it
+        run(*case.arguments())
+        assert int(case.write_loc[0][0]) == location
+
+
+def test_a_length_of_31_bits_and_an_offset_of_62_are_exact(run, device):
+    layout = RowLayout([KVTable("kv", 2**20, 2**31 - 1, 2047 * 2**20)], [Column("offset", "position", "kv")])
     case = one_row(device, layout)
-    case.narrow[3, 0] = 128 + 5
-    case.tables[0][3, 1] = 2**31 - 1
-    run(*case.arguments())
-    assert int(case.write_loc[0][0]) == (2**31 - 1) * 128 + 5
+    length = 2047 * 2**20 - 1
+    for offset in (2**62, -(2**62)):
+        case.narrow[3] = torch.tensor([length, offset])
+        case.tables[0][3, 2046] = 7
+        run(*case.arguments())
+        assert case.lengths[0].tolist() == [length + 1, 1]
+        assert int(case.write_loc[0][0]) == 7 * 2**20 + 2**20 - 1
+        assert int(case.columns[0][0]) == length + offset
+        assert int(case.narrow[3, 0]) == length + 1
 
 
 def test_a_length_past_the_table_writes_to_the_sink_page(run, device):

@@ -130,7 +130,7 @@ def test_a_handle_used_after_release_or_twice_in_a_step_is_refused(planner: Resi
 
 def test_a_write_beyond_a_buffer_is_found_by_the_guards(planner: ResidentPlanner) -> None:
     planner.check()
-    flat = planner.store._buffers[1]._flat
+    flat = planner.store.guarded[1]._flat
     flat[-1] += 1
     with pytest.raises(InvariantError, match="guard cells of table kv were written"):
         planner.check()

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 
 from mstar_resident import Column, KVTable, ResidentPlanner, RowCheck, RowLayout, StreamTruth
+from mstar_resident.guarded import GUARD, Guarded
 
 Ints = npt.NDArray[np.int64]
 LAYOUT = RowLayout(
@@ -106,3 +107,29 @@ def test_a_truth_that_differs_from_the_planner_is_found(step: Step) -> None:
     (mismatch,) = step.check.check(step.stage, step.books)
     layout_start = LAYOUT.table_starts[0]
     assert (mismatch.what, mismatch.column, mismatch.expected, mismatch.got) == ("page", layout_start, 8, 5)
+
+
+def guarded(step: Step) -> list[Guarded]:
+    return [*step.planner.store.guarded, *step.planner.stager.guarded, *step.lease.guarded]
+
+
+def test_a_write_one_past_either_end_of_any_buffer_is_found_and_named() -> None:
+    count = len(guarded(Step()))
+    assert count == 3 + 8 + 7  # the store; the ring; the inputs, two lengths, a write location, three columns
+    for number in range(count):
+        for behind in (False, True):
+            step = Step()
+            buffer = guarded(step)[number]
+            cells = buffer.tensor.numel()
+            outside = buffer.tensor.as_strided((1,), (1,), buffer.tensor.storage_offset() + (cells if behind else -1))
+            outside.fill_(9)
+            (found,) = step.check.check(step.stage, step.books)
+            assert (found.what, found.name, found.column) == ("guard cell", buffer.name, cells if behind else -1)
+            assert (found.expected, found.got) == (GUARD, 9)
+
+
+def test_a_planner_without_debug_has_no_guard_cells_and_nothing_to_find() -> None:
+    planner = ResidentPlanner(LAYOUT, 2)
+    for buffer in [*planner.store.guarded, *planner.stager.guarded, *planner.lease(2).guarded]:
+        assert buffer.tensor.untyped_storage().nbytes() == buffer.tensor.nbytes
+        assert buffer.written() == []
