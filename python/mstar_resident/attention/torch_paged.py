@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
 
 from mstar_resident.errors import LayoutError
 
@@ -134,6 +133,8 @@ def _attend_range(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     if tokens == length:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=shared)[0]
     if q.device.type == "cuda":
+        from torch.nn.attention.bias import causal_lower_right  # brings all of torch's compiler along: only here
+
         mask: Tensor = causal_lower_right(tokens, length)
     else:
         mask = torch.ones(tokens, length, dtype=torch.bool, device=q.device).tril(length - tokens)

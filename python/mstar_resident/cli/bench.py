@@ -1,4 +1,4 @@
-"""``mstar-resident bench plan|host|prologue``."""
+"""``mstar-resident bench plan|host|decode|prologue``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from mstar_resident.cli import bench_host, bench_plan
+from mstar_resident.cli import bench_decode, bench_host, bench_plan
 from mstar_resident.cli.exits import ERROR, GOOD, MISMATCH, UsageError
 from mstar_resident.cli.record import write_json
 
@@ -17,7 +17,7 @@ MOST_ROWS, MOST_STEPS = 512, 2000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    kinds = parser.add_subparsers(dest="what", required=True, metavar="{plan,host,prologue}")
+    kinds = parser.add_subparsers(dest="what", required=True, metavar="{plan,host,decode,prologue}")
     plan = kinds.add_parser("plan", help="what a step's plan costs on the host: core, Python, NumPy planner")
     plan.add_argument("--rows", default="1,16,64,256", help="rows of a step, comma-separated (default: %(default)s)")
     plan.add_argument("--cases", default=",".join(bench_plan.CASES), help="comma-separated (default: all)")
@@ -31,6 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     host.add_argument("--steps", type=int, default=1000, help="timed steps a case (default: %(default)s)")
     host.add_argument("--device", default="cpu", help="cpu or cuda, where copies are included (default: %(default)s)")
     host.add_argument("--json", metavar="FILE", help="leave a record")
+    decode = kinds.add_parser(
+        "decode", help="the engine end to end: tokens a second and where a step's time goes, by arm"
+    )
+    bench_decode.add_arguments(decode)
     prologue = kinds.add_parser("prologue", help="what the prologue adds to a captured graph, on a CUDA device")
     prologue.add_argument("--rows", default="1,64,128", help="rows of a step, comma-separated (default: %(default)s)")
     prologue.add_argument("--columns", type=int, default=2050, help="columns of a row (default: %(default)s)")
@@ -39,6 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
+    if arguments.what == "decode":
+        return bench_decode.run(arguments)
     rows = parse_rows(arguments.rows)
     if arguments.what == "prologue":
         return run_prologue(rows, arguments.columns, arguments.json)

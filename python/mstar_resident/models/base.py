@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -127,6 +127,17 @@ def check_recurrent(spec: RecurrentSpec, pool: RecurrentPool | None) -> Recurren
         expected, got = (like.conv.shape, like.ssm.shape), (pool.conv.shape, pool.ssm.shape)
         raise LayoutError.of("recurrent", expected=expected, got=got)
     return pool
+
+
+def weight_bytes(weights: object) -> int:
+    """Return the bytes of all tensors in dataclasses, lists and tuples of them."""
+    if isinstance(weights, Tensor):
+        return weights.numel() * weights.element_size()
+    if isinstance(weights, list | tuple):
+        return sum(map(weight_bytes, weights))
+    if is_dataclass(weights):
+        return sum(weight_bytes(getattr(weights, field.name)) for field in fields(weights))
+    return 0
 
 
 def on_host(inputs: StepInputs) -> StepInputs:

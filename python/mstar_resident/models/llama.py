@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host
+from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host, weight_bytes
 from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
 from mstar_resident.models.config import LlamaConfig, read_config
 from mstar_resident.models.kernels import Kernels
@@ -122,6 +122,10 @@ class Llama:
     def vocab_size(self) -> int:
         """Width of the logits."""
         return self.config.vocab_size
+
+    def streamed_bytes(self) -> int:
+        """Return the bytes of weights that a decode step reads: all but an embedding table that is not the head too."""
+        return weight_bytes([self._layers, self._norm, self._head])
 
     def kv_spec(self) -> list[KVSpec]:
         """Return the one pool "kv"."""

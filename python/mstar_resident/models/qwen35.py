@@ -11,7 +11,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mstar_resident.models.base import KVSpec, RecurrentPool, RecurrentSpec, check_pools, check_recurrent, on_host
+from mstar_resident.models.base import (
+    KVSpec,
+    RecurrentPool,
+    RecurrentSpec,
+    check_pools,
+    check_recurrent,
+    on_host,
+    weight_bytes,
+)
 from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
 from mstar_resident.models.config import Qwen35Config, read_config
 from mstar_resident.models.gdn import DeltaInputs, DeltaWeights, Ranges
@@ -131,6 +139,10 @@ class Qwen35:
     def vocab_size(self) -> int:
         """Width of the logits."""
         return self.config.vocab_size
+
+    def streamed_bytes(self) -> int:
+        """Return the bytes of weights that a decode step reads: all but an embedding table that is not the head too."""
+        return weight_bytes([self._layers, self._norm, self._head])
 
     def kv_spec(self) -> list[KVSpec]:
         """Return the pool "kv" of the full-attention layers."""

@@ -16,6 +16,7 @@ from mstar_resident.models.checkpoint import MappingWeights
 from mstar_resident.models.config import Qwen35Config
 from mstar_resident.models.gdn import TorchGatedDelta
 from mstar_resident.models.gdn_triton import TritonGatedDelta
+from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.qwen35 import SHAPES, Qwen35
 from mstar_resident.models.rope import RopeConfig
 
@@ -199,7 +200,7 @@ def test_a_fresh_request_reads_no_state_of_an_earlier_one_on_any_path(
 ) -> None:
     said = []
     for left in (0.0, 1e4):
-        run = steps(Qwen35.seeded(SMALL, 1, delta=delta()))
+        run = steps(Qwen35.seeded(SMALL, 1, kernels=Kernels(delta=delta())))
         run.recurrent.conv.fill_(left)
         run.recurrent.ssm.fill_(-left)
         first = run.prefill({"a": [3, 1, 4, 1, 5, 9, 2] * 10 if tokens == 70 else [3, 1, 4][:tokens]})

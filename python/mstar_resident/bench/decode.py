@@ -1,0 +1,241 @@
+"""The decode bench: the engine's arms on one model, in turns over the same requests, their tokens compared.
+
+``resident`` keeps decode rows on the device. ``host`` rebuilds a step's inputs on the host. ``off`` is what the
+planning knob gives: no planner, the same code as ``host``, so that what differs between those two is the
+measurement's noise.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from mstar_resident.bench.growth import Growth, measure_growth
+from mstar_resident.bench.look import Look, look
+from mstar_resident.bench.serve import Load, Served, serve
+from mstar_resident.bench.shapes import Shape, Streamed, twin
+from mstar_resident.bench.timeline import device_times, tracks
+from mstar_resident.engine.config import EngineConfig, Planning
+from mstar_resident.engine.engine import Engine
+
+ARMS: tuple[Planning, ...] = ("host", "resident", "off")
+#: Prompt tokens of one step: as many rows as possible get their first token together.
+TOKEN_BUDGET = 32_768
+LEAST_RESIDENT = 0.95
+#: What weights are streamed with, in bytes a second: what a large copy reaches on an H200.
+STREAM_RATE = 4.3e12
+#: Profiled steps that are left out: the profiler has just started.
+LEAD_STEPS = 5
+WAITING = "read"
+
+
+class WrongRun(Exception):  # noqa: N818  (a finding, not a fault)
+    """Arms gave different tokens, or the resident arm was not resident."""
+
+
+class DecodeBench:
+    """Hold one engine per arm over the same weights, each with pools and captured graphs of its own.
+
+    Args:
+        shape: the model.
+        arms: which; the first of them, or ``host`` if it is one of them, is what the others are compared with.
+        concurrency: all that will be asked for.
+        prompt: tokens of every prompt.
+        new: tokens of every answer.
+        device: cpu or cuda.
+
+    Raises:
+        RuntimeError: a graph could not be captured.
+    """
+
+    def __init__(
+        self, shape: Shape, arms: Sequence[Planning], concurrency: Sequence[int], prompt: int, new: int, device: str
+    ) -> None:
+        self.shape = shape
+        self.arms = tuple(arms)
+        self.baseline = "host" if "host" in arms else self.arms[0]
+        self.prompt, self.new, self.device = prompt, new, device
+        most = max(concurrency)
+        model = shape.build(device)
+        self.weight_bytes = model.streamed_bytes()
+        self._pool = shape.pool(most, prompt + new)
+        self.engines = {arm: self._engine(twin(model), arm, most) for arm in self.arms}
+        #: Chrome trace events of every arm, of the run that was asked for a trace.
+        self.trace: list[dict[str, Any]] = []
+
+    def run(self, concurrency: int, rounds: int, trace: bool = False) -> list[dict[str, Any]]:
+        """Look at every arm untimed, time all arms round by round, and return a case per arm.
+
+        Args:
+            concurrency: requests at once.
+            rounds: timed ones; the arms' order turns from round to round.
+            trace: whether to keep profiles of the steps, as :attr:`trace`.
+
+        Raises:
+            WrongRun: tokens differ, or too few steps of the resident arm were resident.
+            TooShortError: too few tokens are asked for.
+        """
+        load = Load(concurrency, self.prompt, self.new)
+        bucket = self.engines[self.baseline].arm.bucket(concurrency)
+        truth: list[list[int]] | None = None
+        looks: dict[Planning, tuple[Served, Look]] = {}
+        self.trace = [] if trace else self.trace
+        for arm, engine in self.engines.items():
+            served, watched = looks[arm] = look(engine, load, profiled=trace or self.device != "cpu")
+            truth = truth if truth is not None else served.outputs
+            self._check(arm, load, served, truth)
+            if trace:
+                name = f"{self.shape.name}, {arm}, {concurrency} rows"
+                self.trace += tracks(watched.events, name, list(self.engines).index(arm), threading.get_native_id())
+        growth = {arm: measure_growth(engine, bucket) for arm, engine in self.engines.items()}
+        timed: dict[Planning, list[Served]] = {arm: [] for arm in self.arms}
+        with few_collections():
+            for number in range(rounds):
+                turn = number % len(self.arms)
+                for arm in self.arms[turn:] + self.arms[:turn]:
+                    served = serve(self.engines[arm], load)
+                    self._check(arm, load, served, truth or [])
+                    timed[arm].append(served)
+        rates = {arm: [tokens_per_s(run, load) for run in runs] for arm, runs in timed.items()}
+        cases = []
+        for arm in self.arms:
+            ratios = [ours / theirs for ours, theirs in zip(rates[arm], rates[self.baseline], strict=True)]
+            cases.append(
+                self._conditions(arm, load, bucket, rounds)
+                | {"tok_s": spread(rates[arm]), "ratio": spread(ratios), "ratio_to": self.baseline}
+                | timed_figures(timed[arm], load)
+                | looked_figures(*looks[arm], growth[arm])
+            )
+        return cases
+
+    @property
+    def weight_floor_us(self) -> float:
+        """Time that streaming a step's weights takes at :data:`STREAM_RATE`."""
+        return self.weight_bytes / STREAM_RATE * 1e6
+
+    def _engine(self, model: Streamed, arm: Planning, most: int) -> Engine:
+        config = EngineConfig(
+            max_batch=most,
+            max_requests=most,
+            pools={"kv": self._pool},
+            recurrent_states=most,
+            token_budget=TOKEN_BUDGET,
+            planning=arm,
+            device=self.device,
+            dtype=model.dtype,
+            least_resident=LEAST_RESIDENT,
+        )
+        engine = Engine(model, config)
+        engine.capture()
+        if engine.graphs is not None and engine.graphs.failed:
+            raise RuntimeError(f"arm {arm}: buckets that could not be captured: {engine.graphs.failed}")
+        return engine
+
+    def _check(self, arm: Planning, load: Load, served: Served, truth: list[list[int]]) -> None:
+        where = f"{self.shape.name}, arm {arm} at concurrency {load.concurrency}"
+        if arm == "resident" and served.resident_steps < LEAST_RESIDENT * served.decode_steps:
+            raise WrongRun(
+                f"{where}: {served.resident_steps} of {served.decode_steps} decode steps were resident, "
+                f"at least {LEAST_RESIDENT:.0%} must be"
+            )
+        for request, (got, wanted) in enumerate(zip(served.outputs, truth, strict=True)):
+            if got != wanted:
+                at = next((i for i, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), len(got))
+                raise WrongRun(
+                    f"{where}: token {at} of request {request} is {got[at : at + 1]}, "
+                    f"the first run of arm {self.arms[0]} gave {wanted[at : at + 1]}"
+                )
+
+    def _conditions(self, arm: Planning, load: Load, bucket: int, rounds: int) -> dict[str, Any]:
+        pool = self._pool
+        return {
+            "shape": self.shape.name,
+            "arm": arm,
+            "concurrency": load.concurrency,
+            "bucket": bucket,
+            "prompt": load.prompt,
+            "new": load.new,
+            "rounds": rounds,
+            "device": self.device,
+            "dtype": str(self.engines[arm].config.dtype).removeprefix("torch."),
+            "page_size": pool.page_size,
+            "columns": self.engines[arm].streams["kv"].width,
+            "weight_bytes": self.weight_bytes,
+            "weight_floor_us": self.weight_floor_us,
+        }
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Keep what is there already out of the collector's sight, as an engine does that serves for long."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+
+
+def timed_figures(runs: list[Served], load: Load) -> dict[str, Any]:
+    """Return what timed runs of one arm cost: per figure its median, least and greatest over the runs."""
+    steps = [np.array(run.intervals_ns) / 1000 for run in runs]
+    phases = {
+        phase: spread(run.phases_ns[phase] / 1000 / run.steps for run in runs)
+        for phase in runs[0].phases_ns
+        if any(run.phases_ns[phase] for run in runs)
+    }
+    host = [sum(ns for phase, ns in run.phases_ns.items() if phase != WAITING) / 1000 / run.steps for run in runs]
+    return {
+        "served_tok_s": spread(load.concurrency * load.new / (run.total_ns / 1e9) for run in runs),
+        "itl_us_p50": spread(np.percentile(us, 50) for us in steps),
+        "itl_us_mean": spread(us.mean() for us in steps),
+        "itl_us_p99": spread(np.percentile(us, 99) for us in steps),
+        "ttft_us_p50": spread(statistics.median(run.ttft_ns) / 1000 for run in runs),
+        "step_us": spread(us.mean() for us in steps),
+        "window_steps": runs[0].steps,
+        "host_us": spread(host),
+        "phases_us": phases,
+        "resident_share": min(run.resident_steps / run.decode_steps for run in runs),
+    }
+
+
+def looked_figures(served: Served, watched: Look, growth: Growth | None) -> dict[str, Any]:
+    """Return what a look at one arm found; None for what its device or its arm does not have."""
+    device = device_times(watched.events, skip=LEAD_STEPS)
+    counts, window = served.planner, served.planner_window
+    return {
+        "graph_us": spread(watched.graph_us),
+        "graph_span_us": spread(device["span_us"]) if device else None,
+        "replay_us": spread(growth.resident_us) if growth else None,
+        "bare_replay_us": spread(growth.bare_us) if growth else None,
+        "graph_growth_us": spread(growth.added_us) if growth else None,
+        "idle_us": spread(device["idle_us"]) if device else None,
+        "idle_busy_us": spread(device["busy_us"]) if device else None,
+        "h2d_copies_per_step": statistics.mean(device["h2d_copies"]) if device else None,
+        "h2d_bytes_per_step": statistics.mean(device["h2d_bytes"]) if device else None,
+        "profiled_steps": len(device["idle_us"]) if device else 0,
+        "planner_copies_per_step": window["copies"] / served.steps if window else None,
+        "planner_bytes_per_step": window["bytes"] / served.steps if window else None,
+        "silent_share": watched.silent[0] / watched.silent[1] if watched.silent else None,
+        "whole_rows": counts.get("whole_rows"),
+        "crossings": counts.get("crossings"),
+        "displaced": counts.get("displaced"),
+        "distinct_tokens": statistics.median(len(set(tokens)) for tokens in served.outputs),
+    }
+
+
+def tokens_per_s(run: Served, load: Load) -> float:
+    """Return the tokens of the window per second: a token a request and step."""
+    return load.concurrency * run.steps * 1e9 / (run.stamps[-1] - run.stamps[0])
+
+
+def spread(values: Iterable[float]) -> dict[str, float]:
+    """Return the median, the least and the greatest."""
+    found = sorted(float(value) for value in values)
+    return {"median": statistics.median(found), "min": found[0], "max": found[-1]}
