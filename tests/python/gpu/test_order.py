@@ -215,6 +215,7 @@ def test_an_offload_behind_a_held_step_saves_its_token_before_another_takes_the_
     engine.admission.offload(a)
     copy = engine.admission._offloaded[a][0]
     engine.node.kv["kv"][:, pages] = -5  # whoever gets them writes at once
+    torch.cuda.synchronize()  # neither the offload nor that write waited
     assert copy.lengths == {"kv": 8}
     assert copy.pages["kv"].flatten()[-5] == a.outputs[0]  # the second page's last token; its positions lie behind
     engine.run()

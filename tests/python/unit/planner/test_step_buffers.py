@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mstar_resident import CapturedResidentStep, Column, KVTable, Lease, ResidentPlanner, RowCheck, RowLayout
+from mstar_resident.attention.decode_plan import DecodePlanCache
 from mstar_resident.stager import RING_DEPTH
 
 LAYOUT = RowLayout(
@@ -174,6 +175,8 @@ def test_the_tokens_of_a_rows_last_page_count_from_1_to_the_page_size(length: in
     step(planner, [a], lease)
     attended, pages = int(lease.lengths["kv"][0]), int((planner.store.tables["kv"][lease.slots[0]] != 0).sum())
     assert attended - (pages - 1) * 4 == last
+    host = DecodePlanCache(np.array([[9, 2, 7, 5]], np.int32), np.array([length]), 4, 1, 1).plan(np.array([0]), 1)
+    assert (host.indptr.tolist(), host.last_page_len.tolist()) == ([0, pages], [last])
 
 
 def test_replays_with_no_host_write_in_between_go_on_by_themselves() -> None:
