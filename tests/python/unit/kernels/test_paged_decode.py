@@ -79,6 +79,27 @@ def test_a_rows_output_does_not_depend_on_where_its_pages_lie(device):
     assert torch.equal(out[0], out[1])
 
 
+def test_a_page_beyond_32_bits_of_a_pool_is_read_where_it_is(device):
+    # Memory that nobody touches: on a CPU only the pages that are written take any.
+    pages, dtype = 2**31 // (2 * 16 * 64) + 5, torch.float16
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randn(20, 2, 1, 64, generator=generator).to(dtype)
+    q = torch.randn(1, 2, 64, generator=generator).to(dtype)
+    pool = torch.empty(pages, 2, 16, 1, 64, dtype=dtype, device=device)
+    for number, page in enumerate((pages - 1, pages - 2)):
+        part = tokens[16 * number : 16 * number + 16].transpose(0, 1)
+        pool[page].zero_()
+        pool[page, :, : part.shape[1]] = part.to(device)
+    table = torch.tensor([[0, 0], [pages - 1, pages - 2]], dtype=torch.int32, device=device)
+    row, length = torch.tensor([1], device=device), torch.tensor([20], dtype=torch.int32, device=device)
+    got = torch.zeros(1, 2, 64, dtype=dtype, device=device)
+    decode = PagedDecode(1, 2, 1, 64, 16, 1024, dtype, device, multiprocessors=1)
+    decode.run(q.to(device), pool, table, row, length, got)
+    key, value = tokens[:, 0, 0].double(), tokens[:, 1, 0].double()
+    expected = (q[0].double() @ key.T * 64**-0.5).softmax(-1) @ value
+    assert relative_error(got[0], expected) < TOLERANCE[dtype]
+
+
 def test_views_of_wider_tensors_are_read_and_written_in_place(device):
     dtype = torch.float32 if device == "cpu" else torch.float16
     pool = Pool([30, 50], 2, 64, 16, dtype, device, 5)
