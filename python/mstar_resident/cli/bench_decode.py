@@ -15,6 +15,7 @@ from mstar_resident.bench.plot import draw
 from mstar_resident.bench.serve import TooShortError
 from mstar_resident.bench.shapes import SHAPES
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
+from mstar_resident.cli.lists import chosen, counts
 from mstar_resident.cli.record import check_writable, machine, write_json
 
 MOST_ROWS, MOST_ROUNDS = 512, 100
@@ -51,9 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    shapes = _chosen("--shape", arguments.shape, tuple(SHAPES))
-    arms = [arm for name in _chosen("--arms", arguments.arms, ARMS) for arm in ARMS if arm == name]
-    concurrency = _counts(arguments.concurrency)
+    shapes = chosen("--shape", arguments.shape, tuple(SHAPES))
+    arms = [arm for name in chosen("--arms", arguments.arms, ARMS) for arm in ARMS if arm == name]
+    concurrency = counts("--concurrency", arguments.concurrency, MOST_ROWS)
     _check(arguments, shapes)
     cases: list[dict[str, Any]] = []
     trace = arguments.trace
@@ -100,23 +101,6 @@ def _check(arguments: argparse.Namespace, shapes: list[str]) -> None:
         raise UsageError(f"--plot: expected a file that ends in .svg, got {arguments.plot!r}")
     for option in ("json", "plot", "trace"):
         check_writable(getattr(arguments, option), f"--{option}")
-
-
-def _chosen(option: str, text: str, known: tuple[str, ...]) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names or len(set(names)) < len(names) or not set(names) <= set(known):
-        raise UsageError(f"{option}: expected some of {', '.join(known)}, each once, got {text!r}")
-    return names
-
-
-def _counts(text: str) -> list[int]:
-    try:
-        counts = [int(part) for part in text.split(",")]
-    except ValueError:
-        counts = []
-    if not counts or not all(1 <= count <= MOST_ROWS for count in counts):
-        raise UsageError(f"--concurrency: expected comma-separated ints from 1 to {MOST_ROWS}, got {text!r}")
-    return counts
 
 
 def _write(option: str, path: str, text: str) -> None:

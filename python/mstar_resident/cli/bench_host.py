@@ -7,6 +7,8 @@ advance. Every workload is compared with numbers built row by row, before and af
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from typing import Any
 
@@ -14,6 +16,9 @@ import numpy as np
 import torch
 
 from mstar_resident.attention.decode_plan import PlanMode, naive_decode_plan
+from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
+from mstar_resident.cli.lists import counts
+from mstar_resident.cli.record import write_json
 from mstar_resident.engine.arm import HostArm
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import Counters
@@ -29,6 +34,40 @@ from mstar_resident.engine.streams import Streams
 ARMS: dict[str, PlanMode | None] = {"tables": None, "full plan": "off", "kept plan": "on"}
 PAGE_SIZE, COLUMNS, FIRST_LENGTH = 16, 2050, 512
 CHECKED_STEPS = 20
+MOST_ROWS, MOST_STEPS = 512, 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument(
+        "--rows", default="1,16,64,128,256", help="rows of a step, comma-separated (default: %(default)s)"
+    )
+    parser.add_argument("--steps", type=int, default=1000, help="timed steps a case (default: %(default)s)")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda, where copies are included (default: %(default)s)")
+    parser.add_argument("--json", metavar="FILE", help="leave a record")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    rows = counts("--rows", arguments.rows, MOST_ROWS)
+    if not 1 <= arguments.steps <= MOST_STEPS:
+        raise UsageError(f"--steps: expected 1 to {MOST_STEPS}, got {arguments.steps}")
+    if arguments.device not in ("cpu", "cuda"):
+        raise UsageError(f"--device: expected cpu or cuda, got {arguments.device!r}")
+    print(f"{'arm':<11} {'rows':>5} {'us p50':>10} {'us p99':>10}")
+    cases = []
+    for arm in ARMS:
+        for count in rows:
+            try:
+                case = run_case(arm, count, arguments.steps, arguments.device)
+            except WrongPreparation as wrong:
+                print(f"{arm} at {count} rows: {wrong}", file=sys.stderr)
+                return MISMATCH
+            print(f"{arm:<11} {count:>5} {case['us_p50']:>10.1f} {case['us_p99']:>10.1f}", flush=True)
+            cases.append(case)
+    if arguments.json:
+        write_json(arguments.json, "bench-host", cases)
+    return GOOD
 
 
 class WrongPreparation(Exception):  # noqa: N818  (a finding, not a fault)

@@ -6,6 +6,8 @@ compares what their steps read; then each is timed alone; then they are compared
 
 from __future__ import annotations
 
+import argparse
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +16,9 @@ import numpy as np
 import torch
 
 from mstar_resident import _core
+from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
+from mstar_resident.cli.lists import chosen, counts
+from mstar_resident.cli.record import write_json
 from mstar_resident.layout import Column, KVTable, RowLayout
 from mstar_resident.naive import Int64, NaivePlanner
 from mstar_resident.planner import ResidentPlanner
@@ -28,6 +33,47 @@ CASES = {
 }
 PAGE_SIZE, TABLE_PAGES, POOL_PAGES = 128, 2047, 1 << 20
 CHECKED_STEPS = 6
+#: The workloads' requests hold pages for this many steps, and a request that joins stays for one step a row.
+MOST_ROWS, MOST_STEPS = 512, 2000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's arguments."""
+    parser.add_argument("--rows", default="1,16,64,256", help="rows of a step, comma-separated (default: %(default)s)")
+    parser.add_argument("--cases", default=",".join(CASES), help="comma-separated (default: all)")
+    parser.add_argument("--steps", type=int, default=1000, help="timed steps a case (default: %(default)s)")
+    parser.add_argument("--bounds", action="store_true", help="exit 1 where a bound of the plan's cost is missed")
+    parser.add_argument("--json", metavar="FILE", help="leave a record")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return its exit code."""
+    rows, names = counts("--rows", arguments.rows, MOST_ROWS), chosen("--cases", arguments.cases, tuple(CASES))
+    if not 1 <= arguments.steps <= MOST_STEPS:
+        raise UsageError(f"--steps: expected 1 to {MOST_STEPS}, got {arguments.steps}")
+    heads = [f"{head:>10}" for head in ("core ns", "python us", "naive us", "naive/py", "bytes")]
+    print(f"{'case':<11} {'rows':>5}", *heads)
+    cases = []
+    for name in names:
+        for count in rows:
+            try:
+                case = run_case(name, count, arguments.steps)
+            except WrongAnswer as wrong:
+                print(f"{name} at {count} rows: {wrong}", file=sys.stderr)
+                return MISMATCH
+            ratio = case["naive_us_p50"] / case["python_us_p50"]
+            print(
+                f"{name:<11} {count:>5} {case['core_ns_p50']:>10.0f} {case['python_us_p50']:>10.2f} "
+                f"{case['naive_us_p50']:>10.1f} {ratio:>10.1f} {case['bytes']:>10.0f}",
+                flush=True,
+            )
+            cases.append(case)
+    if arguments.json:
+        write_json(arguments.json, "bench-plan", cases)
+    missed = missed_bounds(cases) if arguments.bounds else []
+    for bound in missed:
+        print(f"missed: {bound}", file=sys.stderr)
+    return MISMATCH if missed else GOOD
 
 
 class WrongAnswer(Exception):  # noqa: N818  (a finding, not a fault)
