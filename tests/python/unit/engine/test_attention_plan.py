@@ -179,3 +179,14 @@ def test_attention_without_its_plan_says_so(make: Any, submit: Any) -> None:
     with pytest.raises(LayoutError, match="attention_plan: expected one of"):
         make(attention_plan="sometimes")
     assert issubclass(type(engine.arm), HostArm)
+
+
+def test_a_plan_that_is_found_wrong_ends_the_step_and_is_not_tried_again(make: Any, submit: Any) -> None:
+    engine: Engine = make(ToyModel(host_plan=("kv",)), attention_plan="verify")
+    requests = [submit(engine, prompt, 20) for prompt in (5, 6)]
+    for _ in range(3):
+        engine.step()
+    engine.streams["kv"].table[requests[1].seat, 0] += 1  # and nobody tells
+    with pytest.raises(InvariantError, match="the kept decode plan is wrong"):
+        engine.step()
+    assert engine.counters.failed_steps == 1
