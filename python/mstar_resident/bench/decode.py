@@ -18,9 +18,10 @@ import numpy as np
 
 from mstar_resident.bench.growth import Growth, measure_growth
 from mstar_resident.bench.look import Look, look
+from mstar_resident.bench.profiled import profile_steps
 from mstar_resident.bench.serve import Load, Served, serve
 from mstar_resident.bench.shapes import Shape, Streamed, twin
-from mstar_resident.bench.timeline import device_times, tracks
+from mstar_resident.bench.timeline import Event, device_times, tracks
 from mstar_resident.engine.config import EngineConfig, Planning
 from mstar_resident.engine.engine import Engine
 
@@ -33,6 +34,8 @@ STREAM_RATE = 4.3e12
 #: Profiled steps that are left out: the profiler has just started.
 LEAD_STEPS = 5
 WAITING = "read"
+#: What a step's inputs cost on the host, from the plan to the launch and the bookkeeping behind it.
+PREPARING = ("plan", "fresh plan", "flush", "attention plan", "launch", "commit")
 
 
 class WrongRun(Exception):  # noqa: N818  (a finding, not a fault)
@@ -66,16 +69,14 @@ class DecodeBench:
         self.weight_bytes = model.streamed_bytes()
         self._pool = shape.pool(most, prompt + new)
         self.engines = {arm: self._engine(twin(model), arm, most) for arm in self.arms}
-        #: Chrome trace events of every arm, of the run that was asked for a trace.
-        self.trace: list[dict[str, Any]] = []
+        self._truth: dict[int, list[list[int]]] = {}
 
-    def run(self, concurrency: int, rounds: int, trace: bool = False) -> list[dict[str, Any]]:
+    def run(self, concurrency: int, rounds: int) -> list[dict[str, Any]]:
         """Look at every arm untimed, time all arms round by round, and return a case per arm.
 
         Args:
             concurrency: requests at once.
             rounds: timed ones; the arms' order turns from round to round.
-            trace: whether to keep profiles of the steps, as :attr:`trace`.
 
         Raises:
             WrongRun: tokens differ, or too few steps of the resident arm were resident.
@@ -83,16 +84,10 @@ class DecodeBench:
         """
         load = Load(concurrency, self.prompt, self.new)
         bucket = self.engines[self.baseline].arm.bucket(concurrency)
-        truth: list[list[int]] | None = None
         looks: dict[Planning, tuple[Served, Look]] = {}
-        self.trace = [] if trace else self.trace
         for arm, engine in self.engines.items():
-            served, watched = looks[arm] = look(engine, load, profiled=trace or self.device != "cpu")
-            truth = truth if truth is not None else served.outputs
-            self._check(arm, load, served, truth)
-            if trace:
-                name = f"{self.shape.name}, {arm}, {concurrency} rows"
-                self.trace += tracks(watched.events, name, list(self.engines).index(arm), threading.get_native_id())
+            looks[arm] = look(engine, load)
+            self._check(arm, load, looks[arm][0])
         growth = {arm: measure_growth(engine, bucket) for arm, engine in self.engines.items()}
         timed: dict[Planning, list[Served]] = {arm: [] for arm in self.arms}
         with few_collections():
@@ -100,7 +95,7 @@ class DecodeBench:
                 turn = number % len(self.arms)
                 for arm in self.arms[turn:] + self.arms[:turn]:
                     served = serve(self.engines[arm], load)
-                    self._check(arm, load, served, truth or [])
+                    self._check(arm, load, served)
                     timed[arm].append(served)
         rates = {arm: [tokens_per_s(run, load) for run in runs] for arm, runs in timed.items()}
         cases = []
@@ -111,8 +106,28 @@ class DecodeBench:
                 | {"tok_s": spread(rates[arm]), "ratio": spread(ratios), "ratio_to": self.baseline}
                 | timed_figures(timed[arm], load)
                 | looked_figures(*looks[arm], growth[arm])
+                | profiled_figures([])
             )
         return cases
+
+    def profile(self, cases: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Fill in what only a profile tells of one concurrency's cases; return the events of a Chrome trace.
+
+        Call it when everything has been timed: see :func:`~mstar_resident.bench.profiled.profile_steps`.
+
+        Raises:
+            WrongRun: tokens differ from those of the runs before, or the resident arm was not resident.
+        """
+        trace: list[dict[str, Any]] = []
+        for number, case in enumerate(cases):
+            arm: Planning = case["arm"]
+            load = Load(case["concurrency"], self.prompt, self.new)
+            served, events = profile_steps(self.engines[arm], load)
+            self._check(arm, load, served)
+            case.update(profiled_figures(events))
+            name = f"{self.shape.name}, {arm}, {load.concurrency} rows"
+            trace += tracks(events, name, number, threading.get_native_id())
+        return trace
 
     @property
     def weight_floor_us(self) -> float:
@@ -137,13 +152,14 @@ class DecodeBench:
             raise RuntimeError(f"arm {arm}: buckets that could not be captured: {engine.graphs.failed}")
         return engine
 
-    def _check(self, arm: Planning, load: Load, served: Served, truth: list[list[int]]) -> None:
+    def _check(self, arm: Planning, load: Load, served: Served) -> None:
         where = f"{self.shape.name}, arm {arm} at concurrency {load.concurrency}"
         if arm == "resident" and served.resident_steps < LEAST_RESIDENT * served.decode_steps:
             raise WrongRun(
                 f"{where}: {served.resident_steps} of {served.decode_steps} decode steps were resident, "
                 f"at least {LEAST_RESIDENT:.0%} must be"
             )
+        truth = self._truth.setdefault(load.concurrency, served.outputs)
         for request, (got, wanted) in enumerate(zip(served.outputs, truth, strict=True)):
             if got != wanted:
                 at = next((i for i, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), len(got))
@@ -190,7 +206,8 @@ def timed_figures(runs: list[Served], load: Load) -> dict[str, Any]:
         for phase in runs[0].phases_ns
         if any(run.phases_ns[phase] for run in runs)
     }
-    host = [sum(ns for phase, ns in run.phases_ns.items() if phase != WAITING) / 1000 / run.steps for run in runs]
+    waiting = [run.phases_ns[WAITING] / 1000 / run.steps for run in runs]
+    prepare = [sum(run.phases_ns[phase] for phase in PREPARING) / 1000 / run.steps for run in runs]
     return {
         "served_tok_s": spread(load.concurrency * load.new / (run.total_ns / 1e9) for run in runs),
         "itl_us_p50": spread(np.percentile(us, 50) for us in steps),
@@ -199,34 +216,42 @@ def timed_figures(runs: list[Served], load: Load) -> dict[str, Any]:
         "ttft_us_p50": spread(statistics.median(run.ttft_ns) / 1000 for run in runs),
         "step_us": spread(us.mean() for us in steps),
         "window_steps": runs[0].steps,
-        "host_us": spread(host),
+        "host_us": spread(us.mean() - wait for us, wait in zip(steps, waiting, strict=True)),
+        "prepare_us": spread(prepare),
         "phases_us": phases,
         "resident_share": min(run.resident_steps / run.decode_steps for run in runs),
     }
 
 
-def looked_figures(served: Served, watched: Look, growth: Growth | None) -> dict[str, Any]:
-    """Return what a look at one arm found; None for what its device or its arm does not have."""
-    device = device_times(watched.events, skip=LEAD_STEPS)
+def looked_figures(served: Served, found: Look, growth: Growth | None) -> dict[str, Any]:
+    """Return what a look at one arm found; None for what it does not have."""
     counts, window = served.planner, served.planner_window
     return {
-        "graph_us": spread(watched.graph_us),
-        "graph_span_us": spread(device["span_us"]) if device else None,
+        "graph_us": spread(found.graph_us),
+        "between_us": spread(found.between_us) if found.between_us else None,
         "replay_us": spread(growth.resident_us) if growth else None,
         "bare_replay_us": spread(growth.bare_us) if growth else None,
         "graph_growth_us": spread(growth.added_us) if growth else None,
-        "idle_us": spread(device["idle_us"]) if device else None,
-        "idle_busy_us": spread(device["busy_us"]) if device else None,
-        "h2d_copies_per_step": statistics.mean(device["h2d_copies"]) if device else None,
-        "h2d_bytes_per_step": statistics.mean(device["h2d_bytes"]) if device else None,
-        "profiled_steps": len(device["idle_us"]) if device else 0,
         "planner_copies_per_step": window["copies"] / served.steps if window else None,
         "planner_bytes_per_step": window["bytes"] / served.steps if window else None,
-        "silent_share": watched.silent[0] / watched.silent[1] if watched.silent else None,
+        "silent_share": found.silent / served.steps if found.silent is not None else None,
         "whole_rows": counts.get("whole_rows"),
         "crossings": counts.get("crossings"),
         "displaced": counts.get("displaced"),
         "distinct_tokens": statistics.median(len(set(tokens)) for tokens in served.outputs),
+    }
+
+
+def profiled_figures(events: Sequence[Event]) -> dict[str, Any]:
+    """Return what a profile tells of the device; None for all of it where it ran no graphs."""
+    device = device_times(events, skip=LEAD_STEPS)
+    return {
+        "profiled_steps": len(device["idle_us"]) if device else 0,
+        "graph_span_us": spread(device["span_us"]) if device else None,
+        "idle_us": spread(device["idle_us"]) if device else None,
+        "idle_busy_us": spread(device["busy_us"]) if device else None,
+        "h2d_copies_per_step": statistics.mean(device["h2d_copies"]) if device else None,
+        "h2d_bytes_per_step": statistics.mean(device["h2d_bytes"]) if device else None,
     }
 
 

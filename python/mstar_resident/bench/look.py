@@ -1,26 +1,19 @@
-"""Look at the steps of a run that is not timed: graph time by events, copies by step, a profile of a hundred steps."""
+"""Look at the steps of a run that is not timed: the device's time by marks, what the planner sent by step."""
 
 from __future__ import annotations
 
-import json
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile, record_function
 
 from mstar_resident.bench.serve import Load, Served, serve
-from mstar_resident.engine.clock import Clock
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.host_plan import Ragged
 from mstar_resident.engine.program import Runner
 from mstar_resident.engine.view import DecodeView
-
-PROFILED_STEPS = 100
 
 
 class Stopwatch:
@@ -39,9 +32,9 @@ class Stopwatch:
         else:
             self._marks.append(time.perf_counter_ns())
 
-    def laps_us(self) -> list[float]:
-        """Wait for the device, and return the time from the first mark to the second, the third to the fourth, ..."""
-        pairs = zip(self._marks[::2], self._marks[1::2], strict=True)
+    def laps_us(self, first: int = 0) -> list[float]:
+        """Wait for the device, and return the time from mark ``first`` to the next, from the second behind it, ..."""
+        pairs = zip(self._marks[first::2], self._marks[first + 1 :: 2], strict=False)
         if not self._cuda:
             return [(end - begin) / 1000 for begin, end in pairs]
         torch.cuda.synchronize()
@@ -66,86 +59,37 @@ class MarkedRunner:
         return self._runner.fill(step)
 
 
-class ProfiledClock(Clock):
-    """Make every phase a range of the profile."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._range: record_function | None = None
-
-    def enter(self, phase: str) -> None:
-        """End the phase that is on, and begin another."""
-        super().enter(phase)
-        self._range = record_function(phase)
-        self._range.__enter__()
-
-    def leave(self) -> None:
-        """End the phase that is on."""
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
-        super().leave()
-
-
 @dataclass(slots=True)
 class Look:
-    """Run the window of one load step by step, each under one instrument; see :func:`look`.
+    """Hold what a look at a window found.
 
     Attributes:
-        graph_us: time of every replay on the device, of the steps that are not profiled.
-        silent: how many of those sent nothing through the planner, and how many there were; None without one.
-        events: of the profiled steps, as in a Chrome trace.
+        graph_us: per step, from the mark before its replay to the one behind it.
+        between_us: from the mark behind a replay to the one before the next.
+        silent: in how many steps the planner sent nothing; None without one.
     """
 
-    profiled: bool
     graph_us: list[float] = field(default_factory=list)
-    silent: list[int] | None = None
-    events: list[dict[str, Any]] = field(default_factory=list)
+    between_us: list[float] = field(default_factory=list)
+    silent: int | None = None
 
     def window(self, engine: Engine, steps: int) -> None:
-        """Run the window: the profile in its middle, so that the marked steps are of its mean length."""
-        middle = min(PROFILED_STEPS, steps // 2) if self.profiled else 0
-        before = (steps - middle) // 2
-        self._mark(engine, before)
-        if middle:
-            self._profile(engine, middle)
-        self._mark(engine, steps - before - middle)
-
-    def _mark(self, engine: Engine, steps: int) -> None:
+        """Run the steps of a window, and look at each."""
         watch = Stopwatch(torch.device(engine.config.device))
         engine.arm.runner = MarkedRunner(engine.runner, watch)
+        planner = engine.planner
         try:
             for _ in range(steps):
-                sent = engine.planner.stats().bytes if engine.planner is not None else 0
+                sent = planner.stats().bytes if planner is not None else 0
                 engine.step()
-                if engine.planner is not None:
-                    silent = self.silent = self.silent or [0, 0]
-                    silent[0] += engine.planner.stats().bytes == sent
-                    silent[1] += 1
+                if planner is not None:
+                    self.silent = (self.silent or 0) + (planner.stats().bytes == sent)
         finally:
             engine.arm.runner = engine.runner
-        self.graph_us += watch.laps_us()
-
-    def _profile(self, engine: Engine, steps: int) -> None:
-        activities = [ProfilerActivity.CPU]
-        if torch.device(engine.config.device).type == "cuda":
-            activities.append(ProfilerActivity.CUDA)
-        clock = engine.counters.clock
-        engine.counters.clock = ProfiledClock()
-        try:
-            with profile(activities=activities) as profiled:
-                for _ in range(steps):
-                    with record_function("step"):
-                        engine.step()
-        finally:
-            engine.counters.clock = clock
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / "trace.json"
-            profiled.export_chrome_trace(str(file))
-            self.events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+        self.graph_us, self.between_us = watch.laps_us(), watch.laps_us(first=1)
 
 
-def look(engine: Engine, load: Load, profiled: bool) -> tuple[Served, Look]:
-    """Serve a load untimed, and look at its steps; ``profiled`` says whether some are profiled too."""
-    watched = Look(profiled)
-    return serve(engine, load, watched.window), watched
+def look(engine: Engine, load: Load) -> tuple[Served, Look]:
+    """Serve a load untimed, and look at its window."""
+    found = Look()
+    return serve(engine, load, found.window), found

@@ -19,7 +19,8 @@ from mstar_resident.cli.lists import chosen, counts
 from mstar_resident.cli.record import check_writable, machine, write_json
 
 MOST_ROWS, MOST_ROUNDS = 512, 100
-HEADS = (
+#: Of both tables' columns: head and width, negative for text.
+TIMED = (
     ("rows", 4),
     ("arm", -9),
     ("tok/s", 9),
@@ -28,17 +29,26 @@ HEADS = (
     ("ttft ms", 8),
     ("step us", 9),
     ("graph us", 9),
-    ("x graph", 8),
-    ("idle us", 8),
+    ("step/graph", 10),
     ("host us", 8),
-    ("sent B", 8),
+    ("plan us", 8),
+    ("adds us", 8),
     ("resident", 8),
+)
+PROFILED = (
+    ("rows", 4),
+    ("arm", -9),
+    ("idle us", 26),
+    ("of it busy", 10),
+    ("copies", 8),
+    ("bytes", 9),
+    ("graph span us", 13),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments."""
-    parser.add_argument("--shape", default="0.8b", help=f"some of {', '.join(SHAPES)}, comma-separated (default: 0.8b)")
+    parser.add_argument("--shape", default="0.8b", help=f"one of {', '.join(SHAPES)} (default: %(default)s)")
     parser.add_argument("--concurrency", default="1,8,16", help="requests at once, comma-separated (default: 1,8,16)")
     parser.add_argument("--prompt", type=int, default=512, help="tokens of a prompt (default: %(default)s)")
     parser.add_argument("--new", type=int, default=256, help="tokens of an answer (default: %(default)s)")
@@ -52,38 +62,54 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the command; return its exit code."""
-    shapes = chosen("--shape", arguments.shape, tuple(SHAPES))
+    if arguments.shape not in SHAPES:
+        raise UsageError(f"--shape: expected one of {', '.join(SHAPES)}, got {arguments.shape!r}")
     arms = [arm for name in chosen("--arms", arguments.arms, ARMS) for arm in ARMS if arm == name]
     concurrency = counts("--concurrency", arguments.concurrency, MOST_ROWS)
-    _check(arguments, shapes)
-    cases: list[dict[str, Any]] = []
-    trace = arguments.trace
-    for name in shapes:
-        bench = DecodeBench(SHAPES[name], arms, concurrency, arguments.prompt, arguments.new, arguments.device)
-        _show_head(bench, arguments.rounds)
-        for rows in concurrency:
-            try:
-                found = bench.run(rows, arguments.rounds, trace=bool(trace))
-            except WrongRun as wrong:
-                print(wrong, file=sys.stderr)
-                return MISMATCH
-            except TooShortError as error:
-                raise UsageError(str(error)) from error
-            _show(found)
-            cases += found
-            if trace:
-                _write("--trace", trace, json.dumps({"displayTimeUnit": "ms", "traceEvents": bench.trace}))
-                trace = None
-            # After every concurrency, so that a run that is cut short leaves what it measured.
-            if arguments.json:
-                write_json(arguments.json, "bench-decode", cases)
-            if arguments.plot:
-                _write("--plot", arguments.plot, draw(cases, f"Decode, {', '.join(arms)}: {machine()}"))
-        del bench  # its pools, before the next shape's
+    _check(arguments)
+    shape = SHAPES[arguments.shape]
+    bench = DecodeBench(shape, arms, concurrency, arguments.prompt, arguments.new, arguments.device)
+    try:
+        _measure(bench, concurrency, arguments)
+    except WrongRun as wrong:
+        print(wrong, file=sys.stderr)
+        return MISMATCH
+    except TooShortError as error:
+        raise UsageError(str(error)) from error
     return GOOD
 
 
-def _check(arguments: argparse.Namespace, shapes: list[str]) -> None:
+def _measure(bench: DecodeBench, concurrency: list[int], arguments: argparse.Namespace) -> None:
+    _show_head(bench, arguments.rounds)
+    found: list[list[dict[str, Any]]] = []
+    for rows in concurrency:
+        found.append(bench.run(rows, arguments.rounds))
+        for case in found[-1]:
+            _print_row(_timed_row(case), TIMED)
+        _leave(found, arguments)
+    # A profiler stays attached to the process: first all that is timed, then all that is profiled.
+    profiled = found if arguments.device == "cuda" else found[:1] if arguments.trace else []
+    if profiled:
+        _print_row([head for head, _ in PROFILED], PROFILED)
+    for number, cases in enumerate(profiled):
+        trace = bench.profile(cases)
+        for case in cases:
+            _print_row(_profiled_row(case), PROFILED)
+        _leave(found, arguments)
+        if arguments.trace and number == 0:
+            _write("--trace", arguments.trace, json.dumps({"displayTimeUnit": "ms", "traceEvents": trace}))
+
+
+def _leave(found: list[list[dict[str, Any]]], arguments: argparse.Namespace) -> None:
+    """Write record and plot, after each concurrency: a run that is cut short leaves what it measured."""
+    cases = [case for cases in found for case in cases]
+    if arguments.json:
+        write_json(arguments.json, "bench-decode", cases)
+    if arguments.plot:
+        _write("--plot", arguments.plot, draw(cases, f"Decode, {', '.join(arguments.arms.split(','))}: {machine()}"))
+
+
+def _check(arguments: argparse.Namespace) -> None:
     if arguments.device not in ("cpu", "cuda"):
         raise UsageError(f"--device: expected cpu or cuda, got {arguments.device!r}")
     if arguments.device == "cuda" and not torch.cuda.is_available():
@@ -93,10 +119,9 @@ def _check(arguments: argparse.Namespace, shapes: list[str]) -> None:
     for option in ("prompt", "new"):
         if getattr(arguments, option) < 1:
             raise UsageError(f"--{option}: expected at least 1, got {getattr(arguments, option)}")
-    for name in shapes:
-        most = SHAPES[name].config.max_positions
-        if arguments.prompt + arguments.new > most:
-            raise UsageError(f"--prompt and --new: {name} has room for {most} tokens, got more")
+    most, tokens = SHAPES[arguments.shape].config.max_positions, arguments.prompt + arguments.new
+    if tokens > most:
+        raise UsageError(f"--prompt and --new: {arguments.shape} has room for {most} tokens, got {tokens}")
     if arguments.plot and not arguments.plot.endswith(".svg"):
         raise UsageError(f"--plot: expected a file that ends in .svg, got {arguments.plot!r}")
     for option in ("json", "plot", "trace"):
@@ -117,39 +142,46 @@ def _show_head(bench: DecodeBench, rounds: int) -> None:
         f"{entry.pool.page_size}, {entry.width} columns; {bench.weight_bytes / 1e9:.2f} GB of weights a step, "
         f"{bench.weight_floor_us:.0f} us at 4.3 TB/s"
     )
-    print(*(f"{head:{'<' if width < 0 else '>'}{abs(width)}}" for head, width in HEADS), flush=True)
+    _print_row([head for head, _ in TIMED], TIMED)
 
 
-def _show(cases: list[dict[str, Any]]) -> None:
-    for case in cases:
-        ratio, step, graph = case["ratio"], case["step_us"]["median"], case["graph_us"]["median"]
-        against = f"{ratio['median']:.3f} ({ratio['min']:.3f}-{ratio['max']:.3f})"
-        sent = case["planner_bytes_per_step"] if case["h2d_bytes_per_step"] is None else case["h2d_bytes_per_step"]
-        values = [
-            str(case["concurrency"]),
-            case["arm"],
-            f"{case['tok_s']['median']:.0f}",
-            against if case["arm"] != case["ratio_to"] else "-",
-            f"{case['itl_us_p50']['median']:.0f}/{case['itl_us_p99']['median']:.0f}",
-            f"{case['ttft_us_p50']['median'] / 1000:.1f}",
-            f"{step:.1f}",
-            f"{graph:.1f}",
-            f"{step / graph:.3f}",
-            "-" if case["idle_us"] is None else f"{case['idle_us']['median']:.1f}",
-            f"{case['host_us']['median']:.1f}",
-            "-" if sent is None else f"{sent:.0f}",
-            f"{case['resident_share']:.0%}",
-        ]
-        print(
-            *(
-                f"{value:{'<' if width < 0 else '>'}{abs(width)}}"
-                for value, (_, width) in zip(values, HEADS, strict=True)
-            )
-        )
-        if case["graph_growth_us"] is not None:
-            growth = case["graph_growth_us"]
-            least, most = growth["min"], growth["max"]
-            print(f"     the prologue adds {growth['median']:.2f} us ({least:.2f} to {most:.2f}) to the graph")
-        if case["device"] == "cuda" and case["idle_us"] is None:
-            print(f"no graph was found in the profile of arm {case['arm']}: its idle time is unknown", file=sys.stderr)
-    sys.stdout.flush()
+def _timed_row(case: dict[str, Any]) -> list[str]:
+    ratio, step, graph = case["ratio"], case["step_us"]["median"], case["graph_us"]["median"]
+    growth = case["graph_growth_us"]
+    return [
+        str(case["concurrency"]),
+        case["arm"],
+        f"{case['tok_s']['median']:.0f}",
+        "-" if case["arm"] == case["ratio_to"] else f"{ratio['median']:.3f} ({ratio['min']:.3f}-{ratio['max']:.3f})",
+        f"{case['itl_us_p50']['median']:.0f}/{case['itl_us_p99']['median']:.0f}",
+        f"{case['ttft_us_p50']['median'] / 1000:.1f}",
+        f"{step:.1f}",
+        f"{graph:.1f}",
+        f"{step / graph:.3f}",
+        f"{case['host_us']['median']:.1f}",
+        f"{case['prepare_us']['median']:.1f}",
+        "-" if growth is None else f"{growth['median']:.2f}",
+        f"{case['resident_share']:.0%}",
+    ]
+
+
+def _profiled_row(case: dict[str, Any]) -> list[str]:
+    row = [str(case["concurrency"]), case["arm"]]
+    if case["idle_us"] is None:  # a CPU, or a profiler that saw no graph
+        return row + ["unknown"] + ["-"] * (len(PROFILED) - 3)
+    idle = case["idle_us"]
+    return [
+        *row,
+        f"{idle['median']:.1f} ({idle['min']:.1f}-{idle['max']:.1f})",
+        f"{case['idle_busy_us']['median']:.1f}",
+        f"{case['h2d_copies_per_step']:.2f}",
+        f"{case['h2d_bytes_per_step']:.0f}",
+        f"{case['graph_span_us']['median']:.1f}",
+    ]
+
+
+def _print_row(values: list[str], columns: tuple[tuple[str, int], ...]) -> None:
+    cells = (
+        f"{value:{'<' if width < 0 else '>'}{abs(width)}}" for value, (_, width) in zip(values, columns, strict=True)
+    )
+    print(*cells, flush=True)

@@ -48,18 +48,14 @@ KEYS = [
     "step_us",
     "window_steps",
     "host_us",
+    "prepare_us",
     "phases_us",
     "resident_share",
     "graph_us",
-    "graph_span_us",
+    "between_us",
     "replay_us",
     "bare_replay_us",
     "graph_growth_us",
-    "idle_us",
-    "idle_busy_us",
-    "h2d_copies_per_step",
-    "h2d_bytes_per_step",
-    "profiled_steps",
     "planner_copies_per_step",
     "planner_bytes_per_step",
     "silent_share",
@@ -67,6 +63,12 @@ KEYS = [
     "crossings",
     "displaced",
     "distinct_tokens",
+    "profiled_steps",
+    "graph_span_us",
+    "idle_us",
+    "idle_busy_us",
+    "h2d_copies_per_step",
+    "h2d_bytes_per_step",
 ]
 #: Read off a profile of a device, which a CPU's run has not.
 PROFILED = {"graph_span_us", "idle_us", "idle_busy_us", "h2d_copies_per_step", "h2d_bytes_per_step"}
@@ -119,6 +121,8 @@ def _check_case(case: dict[str, Any]) -> None:
     # A token a request and step: the rate and the step's time are two sides of one measurement.
     assert case["tok_s"]["max"] * case["step_us"]["min"] == pytest.approx(1e6 * case["concurrency"])
     assert case["graph_us"]["min"] > 0
+    assert case["between_us"]["min"] > 0
+    assert 0 < case["prepare_us"]["median"] <= case["host_us"]["max"]
     assert case["distinct_tokens"] > 8
     if resident:
         assert case["whole_rows"] == case["concurrency"]
@@ -141,10 +145,35 @@ def _check_trace(events: list[dict[str, Any]]) -> None:
         assert {"step", "admit", "plan", "launch", "read"} <= phases, name
         assert ("flush" in phases) == ("resident" in name)
         steps = [event for event in spans if event["name"] == "step"]
-        assert len(steps) == (24 - OUTSIDE) // 2
+        assert len(steps) == 24 - OUTSIDE
         assert min(event["ts"] for event in spans) == 0
         launch = next(event for event in spans if event["name"] == "launch")
         assert any(s["ts"] <= launch["ts"] and launch["ts"] + launch["dur"] <= s["ts"] + s["dur"] for s in steps)
+
+
+def test_what_a_profile_tells_of_the_device_is_filled_in(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def kernel(begin: float, launch: int) -> dict[str, Any]:
+        args = {"correlation": launch}
+        return {"ph": "X", "cat": "kernel", "name": "k", "ts": begin, "dur": 40.0, "pid": 0, "tid": 7, "args": args}
+
+    def profiled(engine: Engine, load: Load) -> Any:
+        idle = 60 if engine.planner is None else 5
+        steps = [[kernel(n * (100 + idle), n), kernel(n * (100 + idle) + 60, n)] for n in range(1, 9)]
+        return serve(engine, load), [event for step in steps for event in step]
+
+    monkeypatch.setattr("mstar_resident.bench.decode.profile_steps", profiled)
+    files = [tmp_path / "decode.json", tmp_path / "trace.json"]
+    arguments = ["--concurrency", "2,1", "--new", "16", "--rounds", "1", "--arms", "resident,host"]
+    assert main([*COMMAND, *arguments, "--json", str(files[0]), "--trace", str(files[1])]) == 0
+    cases = json.loads(files[0].read_text())["cases"]
+    assert [case["idle_us"] and case["idle_us"]["median"] for case in cases] == [5, 60, None, None]
+    assert [case["profiled_steps"] for case in cases] == [2, 2, 0, 0]
+    assert cases[0]["graph_span_us"] == {"median": 100, "min": 100, "max": 100}
+    assert "5.0 (5.0-5.0)" in capsys.readouterr().out
+    names = {event["args"]["name"] for event in json.loads(files[1].read_text())["traceEvents"] if event["ph"] == "M"}
+    assert {"tiny, resident, 2 rows: device", "tiny, host, 2 rows: device", "cuda_stream 7"} <= names
 
 
 def test_every_figure_of_a_case_is_on_the_page() -> None:
@@ -209,7 +238,7 @@ def test_a_resident_arm_that_is_not_resident_ends_in_1(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--shape", "80b"], "--shape: expected some of 0.8b, 2b, 4b, 9b, qwen3-0.6b, tiny"),
+        (["--shape", "80b"], "--shape: expected one of 0.8b, 2b, 4b, 9b, qwen3-0.6b, tiny"),
         (["--shape", ""], "--shape"),
         (["--arms", "host,guest"], "--arms: expected some of host, resident, off"),
         (["--arms", "host,host"], "--arms"),
