@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host, weight_bytes
-from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
-from mstar_resident.models.config import LlamaConfig, read_config
-from mstar_resident.models.kernels import Kernels
+from mstar_resident.models.checkpoint import Init, WeightSource
+from mstar_resident.models.config import LlamaConfig
 from mstar_resident.models.layers import last_tokens
+from mstar_resident.models.loaded import Loaded, Options
 from mstar_resident.models.rope import Rope
 
 if TYPE_CHECKING:
@@ -39,21 +38,19 @@ class LlamaLayer:
     down: Tensor
 
 
-class Llama:
+class Llama(Loaded[LlamaConfig]):
     """Be a :class:`~mstar_resident.models.base.Decoder` of the Llama family, with one KV pool named "kv"."""
+
+    config_type = LlamaConfig
 
     def __init__(
         self,
         config: LlamaConfig,
         weights: WeightSource,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self.config = config
-        self.dtype = dtype
-        self.kernels = kernels if kernels is not None else Kernels()
+        super().__init__(config, weights, **options)
+        device, dtype = self.device, self.dtype
         self._pool: Tensor | None = None
         self._rope = Rope(config.rope, device)
         c = config
@@ -91,32 +88,6 @@ class Llama:
         self._layers = [layer(i) for i in range(c.layers)]
         self._norm = norm("model.norm", init="signs")
         self._head = self._embeddings if c.tie_embeddings else get("lm_head.weight", c.vocab_size, c.hidden_size)
-
-    @classmethod
-    def from_directory(
-        cls,
-        directory: Path | str,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
-    ) -> Llama:
-        """Load a directory of config.json and safetensors files. Raises CheckpointError: it cannot be loaded."""
-        config = LlamaConfig.from_json(read_config(directory))
-        return cls(config, DirectoryWeights(directory), device=device, dtype=dtype, kernels=kernels)
-
-    @classmethod
-    def seeded(
-        cls,
-        config: LlamaConfig,
-        seed: int = 0,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
-    ) -> Llama:
-        """Return the decoder with random weights drawn on ``device``."""
-        return cls(config, SeededWeights(seed, device), device=device, dtype=dtype, kernels=kernels)
 
     @property
     def vocab_size(self) -> int:

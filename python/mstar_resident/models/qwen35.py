@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -20,12 +19,12 @@ from mstar_resident.models.base import (
     on_host,
     weight_bytes,
 )
-from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
-from mstar_resident.models.config import Qwen35Config, read_config
+from mstar_resident.models.checkpoint import Init, WeightSource
+from mstar_resident.models.config import Qwen35Config
 from mstar_resident.models.gdn import DeltaInputs, DeltaWeights, Ranges
-from mstar_resident.models.kernels import Kernels
 from mstar_resident.models.layers import last_tokens
 from mstar_resident.models.llama import attend
+from mstar_resident.models.loaded import Loaded, Options
 from mstar_resident.models.rope import Rope
 
 if TYPE_CHECKING:
@@ -79,21 +78,19 @@ class Layer:
     down: Tensor
 
 
-class Qwen35:
+class Qwen35(Loaded[Qwen35Config]):
     """Be a :class:`~mstar_resident.models.base.Decoder` of the Qwen3.5 kind: a KV pool "kv" and a recurrent pool."""
+
+    config_type = Qwen35Config
 
     def __init__(
         self,
         config: Qwen35Config,
         weights: WeightSource,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self.config = config
-        self.dtype = dtype
-        self.kernels = kernels if kernels is not None else Kernels()
+        super().__init__(config, weights, **options)
+        device, dtype = self.device, self.dtype
         self._rope = Rope(config.rope, device)
         self._pools: tuple[Tensor, RecurrentPool] | None = None
         root = "model" if weights.has("model.embed_tokens.weight") else "model.language_model"
@@ -107,33 +104,6 @@ class Qwen35:
         self._head = self._embeddings
         if not config.tie_embeddings:
             self._head = get("lm_head.weight", config.vocab_size, config.hidden_size)
-
-    @classmethod
-    def from_directory(
-        cls,
-        directory: Path | str,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
-    ) -> Qwen35:
-        """Load a directory of config.json and safetensors files. Raises CheckpointError: it cannot be loaded."""
-        config, weights = Qwen35Config.from_json(read_config(directory)), DirectoryWeights(directory)
-        return cls(config, weights, device=device, dtype=dtype, kernels=kernels)
-
-    @classmethod
-    def seeded(
-        cls,
-        config: Qwen35Config,
-        seed: int = 0,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
-    ) -> Qwen35:
-        """Return the decoder with random weights drawn on ``device``."""
-        weights = SeededWeights(seed, device)
-        return cls(config, weights, device=device, dtype=dtype, kernels=kernels)
 
     @property
     def vocab_size(self) -> int:

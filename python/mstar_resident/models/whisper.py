@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self, Unpack
 
 import torch
 import torch.nn.functional as F
@@ -14,11 +13,11 @@ from torch import Tensor
 from mstar_resident.attention.torch_paged import write
 from mstar_resident.errors import LayoutError
 from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host
-from mstar_resident.models.checkpoint import DirectoryWeights, Init, SeededWeights, WeightSource
-from mstar_resident.models.config import WhisperConfig, read_config
-from mstar_resident.models.kernels import Kernels
+from mstar_resident.models.checkpoint import Init, SeededWeights, WeightSource
+from mstar_resident.models.config import WhisperConfig
 from mstar_resident.models.layers import last_tokens
 from mstar_resident.models.llama import attend
+from mstar_resident.models.loaded import Loaded, Options
 
 if TYPE_CHECKING:
     from mstar_resident.engine.inputs import PagedKV, StepInputs
@@ -67,21 +66,19 @@ class WhisperLayer:
     down: Linear
 
 
-class Whisper:
+class Whisper(Loaded[WhisperConfig]):
     """Be a :class:`~mstar_resident.models.base.Decoder` with the pools "self" (appending) and "context" (read-only)."""
+
+    config_type = WhisperConfig
 
     def __init__(
         self,
         config: WhisperConfig,
         weights: WeightSource,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
+        **options: Unpack[Options],
     ) -> None:
-        self.config = config
-        self.dtype = dtype
-        self.kernels = kernels if kernels is not None else Kernels()
+        super().__init__(config, weights, **options)
+        device, dtype = self.device, self.dtype
         self._pools: tuple[Tensor, Tensor] | None = None
         self._codes: Tensor | None = None
         hidden = config.hidden_size
@@ -95,32 +92,12 @@ class Whisper:
         self._norm = _load_norm("layer_norm", hidden, get, init="signs")
 
     @classmethod
-    def from_directory(
-        cls,
-        directory: Path | str,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
-    ) -> Whisper:
-        """Load a directory of config.json and safetensors files. Raises CheckpointError: it cannot be loaded."""
-        config = WhisperConfig.from_json(read_config(directory))
-        return cls(config, DirectoryWeights(directory), device=device, dtype=dtype, kernels=kernels)
-
-    @classmethod
-    def seeded(
-        cls,
-        config: WhisperConfig,
-        seed: int = 0,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-        kernels: Kernels | None = None,
-    ) -> Whisper:
-        """Return the decoder with random weights drawn on ``device``, and a codebook in place of an encoder."""
-        weights = SeededWeights(seed, device)
-        model = cls(config, weights, device=device, dtype=dtype, kernels=kernels)
-        model._codes = weights.get("codes", (SEEDED_CODES, config.hidden_size), "ones").sub(1.0).mul(10.0).to(dtype)
+    def seeded(cls, config: WhisperConfig, seed: int = 0, **options: Unpack[Options]) -> Self:
+        """Return the decoder with random weights drawn on the device, and a codebook in place of an encoder."""
+        weights = SeededWeights(seed, options.get("device", "cpu"))
+        model = cls(config, weights, **options)
+        codes = weights.get("codes", (SEEDED_CODES, config.hidden_size), "ones")
+        model._codes = codes.sub(1.0).mul(10.0).to(model.dtype)
         return model
 
     @property
