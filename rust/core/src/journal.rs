@@ -114,3 +114,53 @@ impl Recorder {
         made.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::layout::{RowLayout, TableSpec};
+    use crate::replay::replay;
+
+    #[derive(Clone, Default)]
+    struct Log(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Log {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_call_that_panics_is_the_last_line_of_its_log() {
+        let spec = TableSpec {
+            name: "kv".into(),
+            page_size: 4,
+            pool_pages: 9,
+            max_seq_len: 16,
+            span: 1,
+        };
+        let mut planner = Planner::new(RowLayout::new(vec![spec], Vec::new()).unwrap(), 1).unwrap();
+        let log = Log::default();
+        let recorder = Recorder::new(Arc::new(Journal::new(Box::new(log.clone()))), &planner);
+        recorder.apply(&Op::Open, &mut planner, &mut []).unwrap();
+        planner.requests = crate::stream::Requests::new(planner.layout());
+        let (index, slot) = (planner.requests.open(), crate::ids::Slot::new(9));
+        planner.requests.get_mut(index).slot = slot; // a slot that the ledger does not have
+        let mut broken = || recorder.apply(&Op::Release(0), &mut planner, &mut []);
+        assert!(catch_unwind(AssertUnwindSafe(&mut broken)).is_err());
+        let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+        let last = "\"op\":{\"release\":0},\"outcome\":\"panicked\"}}\n";
+        assert!(text.ends_with(last), "{text}");
+        let error = replay(text.as_bytes()).unwrap_err();
+        assert!(
+            error.to_string().contains("expected \"panicked\", got "),
+            "{error}"
+        );
+    }
+}
