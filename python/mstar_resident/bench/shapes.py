@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -70,6 +70,10 @@ class Shape:
         if isinstance(self.config, LlamaConfig):
             return Llama.seeded(self.config, seed, device=device, dtype=dtype, kernels=kernels)
         return Qwen35.seeded(self.config, seed, device=device, dtype=dtype, kernels=kernels)
+
+    def paged(self, page_size: int | None) -> Shape:
+        """Return the shape with pages of another size, or the same for None."""
+        return self if page_size is None else replace(self, page_size=page_size)
 
     def pool(self, rows: int, tokens: int) -> PoolConfig:
         """Size the pool for so many rows of so many tokens, and its tables for the model's context."""

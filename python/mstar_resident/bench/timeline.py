@@ -11,6 +11,8 @@ Interval = tuple[float, float]
 
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset")
 HOST = ("user_annotation", "cuda_runtime", "cuda_driver")
+#: What a trace keeps of an event's arguments and of its name: there are tens of thousands of events.
+SHOWN, MOST_NAME = ("correlation", "bytes"), 120
 
 
 def gaps(steps: Iterable[Sequence[Interval]]) -> list[Interval]:
@@ -94,8 +96,15 @@ def tracks(events: Iterable[Event], name: str, number: int, main_thread: int) ->
         else:
             threads.add((pid, tid, "engine" if tid == main_thread else f"thread {tid}"))
         out.append(
-            {"ph": "X", "pid": pid, "tid": tid, "ts": round(event["ts"] - zero, 3), "dur": event["dur"]}
-            | {key: event[key] for key in ("name", "cat", "args") if key in event}
+            {
+                "ph": "X",
+                "pid": pid,
+                "tid": tid,
+                "ts": round(event["ts"] - zero, 3),
+                "dur": event["dur"],
+                "name": event["name"][:MOST_NAME],
+                "args": {key: value for key, value in event.get("args", {}).items() if key in SHOWN},
+            }
         )
     for pid in sorted({pid for pid, _, _ in threads}):
         side = "host" if pid % 2 else "device"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 from pathlib import Path
@@ -54,10 +55,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--new", type=int, default=256, help="tokens of an answer (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(ARMS), help="comma-separated (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed runs of every arm (default: %(default)s)")
+    parser.add_argument("--page-size", type=int, help="tokens of a page (default: the shape's, 128 but for tiny)")
     parser.add_argument("--device", default="cuda", help="cuda or cpu (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="leave a record")
     parser.add_argument("--plot", metavar="FILE", help="draw the cases as an SVG")
-    parser.add_argument("--trace", metavar="FILE", help="leave a Chrome trace of the first concurrency's steps")
+    parser.add_argument(
+        "--trace",
+        metavar="FILE",
+        help="leave a Chrome trace of the first concurrency's steps, gzipped if FILE ends in .gz",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -67,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
     arms = [arm for name in chosen("--arms", arguments.arms, ARMS) for arm in ARMS if arm == name]
     concurrency = counts("--concurrency", arguments.concurrency, MOST_ROWS)
     _check(arguments)
-    shape = SHAPES[arguments.shape]
+    shape = SHAPES[arguments.shape].paged(arguments.page_size)
     bench = DecodeBench(shape, arms, concurrency, arguments.prompt, arguments.new, arguments.device)
     try:
         _measure(bench, concurrency, arguments)
@@ -116,9 +122,10 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError("--device cuda: this machine has no CUDA device")
     if not 1 <= arguments.rounds <= MOST_ROUNDS:
         raise UsageError(f"--rounds: expected 1 to {MOST_ROUNDS}, got {arguments.rounds}")
-    for option in ("prompt", "new"):
-        if getattr(arguments, option) < 1:
-            raise UsageError(f"--{option}: expected at least 1, got {getattr(arguments, option)}")
+    for option in ("prompt", "new", "page_size"):
+        value = getattr(arguments, option)
+        if value is not None and value < 1:
+            raise UsageError(f"--{option.replace('_', '-')}: expected at least 1, got {value}")
     most, tokens = SHAPES[arguments.shape].config.max_positions, arguments.prompt + arguments.new
     if tokens > most:
         raise UsageError(f"--prompt and --new: {arguments.shape} has room for {most} tokens, got {tokens}")
@@ -129,8 +136,9 @@ def _check(arguments: argparse.Namespace) -> None:
 
 
 def _write(option: str, path: str, text: str) -> None:
+    packed = gzip.compress if path.endswith(".gz") else bytes
     try:
-        Path(path).write_text(text, encoding="utf-8")
+        Path(path).write_bytes(packed(text.encode()))
     except OSError as error:
         raise UsageError(f"{option}: cannot write {path}: {error.strerror}") from error
 

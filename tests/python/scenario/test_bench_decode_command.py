@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -164,15 +165,17 @@ def test_what_a_profile_tells_of_the_device_is_filled_in(
         return serve(engine, load), [event for step in steps for event in step]
 
     monkeypatch.setattr("mstar_resident.bench.decode.profile_steps", profiled)
-    files = [tmp_path / "decode.json", tmp_path / "trace.json"]
-    arguments = ["--concurrency", "2,1", "--new", "16", "--rounds", "1", "--arms", "resident,host"]
+    files = [tmp_path / "decode.json", tmp_path / "trace.json.gz"]
+    arguments = ["--concurrency", "2,1", "--new", "16", "--rounds", "1", "--arms", "resident,host", "--page-size", "8"]
     assert main([*COMMAND, *arguments, "--json", str(files[0]), "--trace", str(files[1])]) == 0
     cases = json.loads(files[0].read_text())["cases"]
     assert [case["idle_us"] and case["idle_us"]["median"] for case in cases] == [5, 60, None, None]
     assert [case["profiled_steps"] for case in cases] == [2, 2, 0, 0]
     assert cases[0]["graph_span_us"] == {"median": 100, "min": 100, "max": 100}
     assert "5.0 (5.0-5.0)" in capsys.readouterr().out
-    names = {event["args"]["name"] for event in json.loads(files[1].read_text())["traceEvents"] if event["ph"] == "M"}
+    assert {(case["page_size"], case["columns"]) for case in cases} == {(8, 512)}
+    events = json.loads(gzip.decompress(files[1].read_bytes()))["traceEvents"]
+    names = {event["args"]["name"] for event in events if event["ph"] == "M"}
     assert {"tiny, resident, 2 rows: device", "tiny, host, 2 rows: device", "cuda_stream 7"} <= names
 
 
@@ -248,6 +251,7 @@ def test_a_resident_arm_that_is_not_resident_ends_in_1(
         (["--rounds", "0"], "--rounds"),
         (["--prompt", "0"], "--prompt"),
         (["--new", "-3"], "--new"),
+        (["--page-size", "0"], "--page-size: expected at least 1"),
         (["--new", "5000"], "tiny has room for 4096 tokens"),
         (["--new", "4"], "--new 4 leaves no step in which all 1 requests decode"),
         (["--device", "tpu"], "--device: expected cpu or cuda, got 'tpu'"),

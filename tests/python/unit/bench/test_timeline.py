@@ -81,7 +81,9 @@ def test_what_lies_between_two_graphs_is_read_off_a_profile() -> None:
 
 def test_tracks_are_of_two_processes_begin_at_zero_and_name_their_threads() -> None:
     events = [event("user_annotation", 1000, 1005, name="flush"), *graph(4, (1004, 1006), (1006, 1009))]
+    events[1]["args"]["grid"] = [1, 1, 1]
     found = tracks([*events, event("cpu_op", 900, 901), {"ph": "M", "name": "process_name"}], "arm", 3, main_thread=7)
+    assert [e["args"] for e in found if e["ph"] == "X"] == [{}, {"correlation": 4}, {"correlation": 4}]
     spans = [(e["pid"], e["tid"], e["name"], e["ts"], e["dur"]) for e in found if e["ph"] == "X"]
     assert spans == [(7, 7, "flush", 0, 5), (8, 7, "k", 4, 2), (8, 7, "k", 6, 3)]
     named = [(e["name"], e["pid"], e["args"]["name"]) for e in found if e["ph"] == "M"]
