@@ -79,7 +79,7 @@ class PlannerOwnedPages(Scenario):
             max_requests=10,
             pages_owner="planner",
             prefix_cache=True,
-            pools={"kv": PoolConfig(4, 44, 128)},
+            pools={"kv": PoolConfig(4, 42, 128)},
         )
         return self.build(rng, config, ToyModel(), fault)
 
@@ -121,7 +121,7 @@ def branch(world: World) -> Ints:
     """Return a prompt that is new, or that begins as an earlier one did, or that is the same."""
     if not world.requests or world.rng.random() < 0.4:
         return world.tokens(world.rng.randint(1, 40))
-    earlier = world.rng.choice(world.requests[-8:]).prompt
+    earlier = world.rng.choice(world.live or world.requests[-8:]).prompt  # its pages are here, if it lives
     if world.rng.random() < 0.2:
         return earlier
     kept = earlier[: world.rng.randint(1, len(earlier))]
