@@ -2,7 +2,8 @@
 
     torchrun --nproc-per-node 2 examples/tensor_parallel.py
 
-Started by hand, it starts two ranks itself. Ranks talk over gloo on CPUs and over NCCL where there are CUDA devices.
+Started by hand, it starts two ranks itself. Ranks talk over gloo on CPUs, and over NCCL where each has a
+CUDA device.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def serve(engine: Engine) -> list[list[int]]:
 
 def main() -> None:
     """Be one rank."""
-    cuda = torch.cuda.is_available()
+    cuda = torch.cuda.device_count() >= int(os.environ["LOCAL_WORLD_SIZE"])  # a device for each rank
     rank = int(os.environ["RANK"])
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
