@@ -10,6 +10,7 @@ import torch
 from mstar_resident import _core
 from mstar_resident.arrays import Ints, as_int64
 from mstar_resident.config import planning_mode
+from mstar_resident.device import check_device
 from mstar_resident.errors import BatchTooLargeError, InvariantError, LayoutError
 from mstar_resident.guarded import check_guards
 from mstar_resident.journal import current_journal
@@ -48,7 +49,7 @@ class ResidentPlanner(PlannerRequests):
             failure, pages of a stream checked to be distinct, captured addresses checked at every replay.
 
     Raises:
-        LayoutError: a size is not positive, the device is neither cpu nor cuda, or no walk is named.
+        LayoutError: a size is not positive, the device is no CPU or CUDA device of this machine, or no walk is named.
     """
 
     #: Issue a stage's copies on a CUDA stream (0 on a CPU); returns the copies issued.
@@ -76,12 +77,10 @@ class ResidentPlanner(PlannerRequests):
             raise LayoutError.of("layout", expected="a RowLayout", got=layout)
         check_count(max_batch, "max_batch")
         self.max_batch = max_batch
-        self.device = torch.device(device)
+        self.device = check_device(device)
         self.name = name
         self.walks = (walks,) if isinstance(walks, str) else tuple(walks)
         self.debug = debug
-        if self.device.type not in ("cpu", "cuda"):
-            raise LayoutError.of("device", expected="cpu or cuda", got=str(device))
         if not self.walks:
             raise LayoutError.of("walks", expected="at least one walk", got=self.walks)
         self._leases: dict[tuple[str, int, int], Lease] = {}
@@ -201,7 +200,14 @@ class ResidentPlanner(PlannerRequests):
             self._aliases[walk] = of
 
     def prologue(self, lease: Lease) -> None:
-        """Run the prologue on a lease: the reference on a CPU, the kernel on the current CUDA stream otherwise."""
+        """Run the prologue on a lease: the reference on a CPU, the kernel on the current CUDA stream otherwise.
+
+        Raises:
+            LayoutError: the lease is another planner's; nothing was touched.
+        """
+        mine = self._by_id.get(getattr(lease, "id", -1))
+        if mine is None or mine is not lease:
+            raise LayoutError.of("lease", expected="one of this planner's", got=lease)
         self._prologue(*self._store_arguments, *lease.prologue_arguments)
 
     # A step's life

@@ -62,9 +62,14 @@ class RowCheck:
         steps: steps checked so far.
         rows: rows checked so far.
         mismatches: mismatches found so far.
+
+    Raises:
+        LayoutError: it is given no planner, such as the refusal of a node that stays host-planned.
     """
 
     def __init__(self, planner: ResidentPlanner) -> None:
+        if not isinstance(planner, ResidentPlanner):
+            raise LayoutError.of("planner", expected="a ResidentPlanner", got=planner)
         self.planner = planner
         self.steps = 0
         self.rows = 0

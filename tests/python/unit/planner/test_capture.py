@@ -110,8 +110,9 @@ def test_a_forward_that_writes_the_trash_row_or_the_inputs_fails_its_capture() -
 
     with pytest.raises(InvariantError, match="left the store's trash row not zero"):
         CapturedResidentStep(node, node.lease(2), writes_the_store)
+    node = planner()
     with pytest.raises(InvariantError, match="left cells in its inputs"):
-        CapturedResidentStep(planner(), planner().lease(1), writes_the_inputs)
+        CapturedResidentStep(node, node.lease(1), writes_the_inputs)
 
 
 def test_a_buffer_that_moved_is_found_at_the_replay_in_debug_mode() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -55,12 +56,31 @@ def test_a_batch_size_that_is_not_positive_is_refused(wrong: object) -> None:
 
 
 def test_a_device_that_is_neither_cpu_nor_cuda_and_no_walks_are_refused() -> None:
-    with pytest.raises(LayoutError, match="device: expected cpu or cuda, got 'meta'"):
-        ResidentPlanner(LAYOUT, 4, "meta")
+    for wrong in ("meta", "foo", "cuda:-1"):
+        with pytest.raises(LayoutError, match=rf"device: expected cpu or cuda\[:N\], got '{wrong}'"):
+            ResidentPlanner(LAYOUT, 4, wrong)
     with pytest.raises(LayoutError, match="walks: expected at least one walk"):
         ResidentPlanner(LAYOUT, 4, walks=())
     with pytest.raises(LayoutError, match="layout: expected a RowLayout"):
         ResidentPlanner("kv", 4)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("devices", "device", "said"),
+    [
+        (0, "cuda", "device: expected cpu, as this machine has no CUDA device, got 'cuda'"),
+        (0, "cuda:0", "device: expected cpu, as this machine has no CUDA device, got 'cuda:0'"),
+        (2, "cuda:9", "device: expected cpu or a CUDA device below 2, got 'cuda:9'"),
+    ],
+)
+def test_a_cuda_device_that_this_machine_lacks_is_refused(
+    devices: int, device: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: devices)
+    for given in (device, torch.device(device)):
+        with pytest.raises(LayoutError, match=re.escape(said)):
+            ResidentPlanner(LAYOUT, 4, given)
 
 
 def test_a_lease_is_made_once_per_walk_bucket_and_buffer(planner: ResidentPlanner) -> None:
@@ -81,6 +101,18 @@ def test_threads_that_ask_for_one_lease_get_the_same(planner: ResidentPlanner) -
     for thread in threads:
         thread.join()
     assert len(set(map(id, found))) == 1
+
+
+def test_the_prologue_refuses_another_planners_lease_before_it_touches_anything(planner: ResidentPlanner) -> None:
+    lease, handle = planner.lease(2), open_ready(planner, [5, 9], 3)
+    step(planner, [handle], lease)
+    others = [ResidentPlanner(LAYOUT, 4).lease(2), ResidentPlanner(RowLayout([], ["seed"]), 4).lease(2)]
+    before, buffers = planner.store.narrow.clone(), [other.addresses() for other in others]
+    for wrong in (*others, None):
+        with pytest.raises(LayoutError, match="lease: expected one of this planner's"):
+            planner.prologue(wrong)  # type: ignore[arg-type]
+    assert torch.equal(planner.store.narrow, before)
+    assert [other.addresses() for other in others] == buffers
 
 
 def test_a_lease_of_another_walk_or_a_wider_bucket_is_refused(planner: ResidentPlanner) -> None:

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from mstar_resident import Column, KVTable, ResidentPlanner, RowCheck, RowLayout, StreamTruth
+from mstar_resident import Column, KVTable, Refusal, ResidentPlanner, RowCheck, RowLayout, StreamTruth
+from mstar_resident.errors import LayoutError
 from mstar_resident.guarded import GUARD, Guarded
 
 Ints = npt.NDArray[np.int64]
@@ -58,6 +59,12 @@ class Step:
 @pytest.fixture
 def step() -> Step:
     return Step()
+
+
+@pytest.mark.parametrize("wrong", [None, Refusal("kv", "no table"), LAYOUT])
+def test_what_is_no_planner_cannot_be_checked(wrong: object) -> None:
+    with pytest.raises(LayoutError, match="planner: expected a ResidentPlanner, got"):
+        RowCheck(wrong)  # type: ignore[arg-type]
 
 
 def test_a_true_step_has_no_mismatch_and_is_counted(step: Step) -> None:
