@@ -81,7 +81,7 @@ class BatchTooLargeError(ResidentError, ValueError):
 
 
 class PageError(ResidentError, ValueError):
-    """A page id is outside 1..pool_pages."""
+    """A page that a stream may not name: outside 1..pool_pages, twice, or shared where its next token goes."""
 
 
 class LengthError(ResidentError, ValueError):

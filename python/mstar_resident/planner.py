@@ -106,8 +106,8 @@ class ResidentPlanner(PlannerRequests):
         self.store = Store(layout, max_batch, self.device, debug)
         self.stager = Stager(-(-self._core.largest_flush_bytes() // 8) * 8, cuda, debug)
         addresses = self.store.addresses()
-        self._core.bind_store(addresses[0], list(addresses[1:]), cuda)
-        self._core.bind_ring(self.stager.addresses(), self.stager.bytes_each, cuda)
+        self._core.bind_store(addresses[0], list(addresses[1:]), cuda, self.store.guarded)
+        self._core.bind_ring(self.stager.addresses(), self.stager.bytes_each, cuda, self.stager.buffers)
         self._prologue = _load_prologue(self.device)
         self._store_arguments = (layout, self.store.narrow, list(self.store.tables.values()))
 
@@ -179,7 +179,7 @@ class ResidentPlanner(PlannerRequests):
         with self._lease_lock:
             if key not in self._leases:
                 lease = Lease(self.layout, walk, bucket, buffer_idx, self.device, self.debug)
-                lease.id = self._core.add_lease(bucket, lease.inputs.data_ptr())
+                lease.id = self._core.add_lease(bucket, lease.inputs.data_ptr(), lease.inputs)
                 self._leases[key] = self._by_id[lease.id] = lease
             return self._leases[key]
 

@@ -7,6 +7,10 @@ from mstar_resident.arrays import Ints, as_int64
 from mstar_resident.errors import LayoutError
 from mstar_resident.layout import RowLayout
 
+#: Values of a column, by its kind, lie from the negative of this to below it: what an int32 buffer holds, and offsets
+#: whose sum with any length fits int64.
+LIMITS = {"index": 1 << 31, "position": 1 << 62}
+
 
 class PlannerRequests:
     """Keep the streams and columns of a node's requests true, from open to release.
@@ -19,7 +23,7 @@ class PlannerRequests:
         self.layout = layout
         self._core = core
         self._tables = {table.name: number for number, table in enumerate(layout.tables)}
-        self._indices = {column.name for column in layout.columns if column.kind == "index"}
+        self._limits = {column.name: LIMITS[column.kind] for column in layout.columns if column.kind in LIMITS}
         self._columns = {column.name: len(layout.tables) + number for number, column in enumerate(layout.columns)}
 
     # A request's life
@@ -92,11 +96,13 @@ class PlannerRequests:
 
         Raises:
             UnknownHandleError, DuplicateHandleError: nothing changed.
-            LayoutError: an index that its int32 buffer cannot hold; nothing changed.
+            LayoutError: an index that its int32 buffer cannot hold, or an offset of 2^62 or more; nothing changed.
         """
         numbers = as_int64(values, "values")
-        if column in self._indices and numbers.size and not -(2**31) <= numbers.min() <= numbers.max() < 2**31:
-            raise LayoutError.of(column, expected="indices that fit int32", got=numbers.tolist())
+        limit = self._limits.get(column)
+        if limit is not None and numbers.size and not -limit <= numbers.min() <= numbers.max() < limit:
+            expected = f"values from {-limit} to {limit - 1}"
+            raise LayoutError.of(column, expected=expected, got=numbers.tolist())
         self._core.set_column(self._column(column), as_int64(handles, "handles"), numbers)
 
     def unset_column(self, column: str, handles: Ints) -> None:

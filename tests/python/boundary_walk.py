@@ -58,10 +58,10 @@ def bind(core: Any, journal: Any, layout: Any, max_batch: int) -> tuple[Recorder
     stores = [array("i", bytes(4 * rows * pages)) for pages in tables]
     bytes_each = -(-planner.largest_flush_bytes() // 8) * 8
     ring = [array("q", bytes(bytes_each)) for _ in range(DEPTH)]
-    planner.bind_store(narrow.buffer_info()[0], [s.buffer_info()[0] for s in stores], False)
-    planner.bind_ring([r.buffer_info()[0] for r in ring], bytes_each, False)
+    planner.bind_store(narrow.buffer_info()[0], [s.buffer_info()[0] for s in stores], False, (narrow, stores))
+    planner.bind_ring([r.buffer_info()[0] for r in ring], bytes_each, False, ring)
     inputs = [array("q", bytes(8 * (b + 2 * b * layout.cells_per_row))) for b in (2, max_batch)]
-    leases = [planner.add_lease(len(i) // (1 + 2 * layout.cells_per_row), i.buffer_info()[0]) for i in inputs]
+    leases = [planner.add_lease(len(i) // (1 + 2 * layout.cells_per_row), i.buffer_info()[0], i) for i in inputs]
     return planner, leases, [narrow, *stores, *ring, *inputs]
 
 

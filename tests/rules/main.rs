@@ -23,6 +23,7 @@ mod pools;
 mod read_only;
 mod rewinds;
 mod runs;
+mod shared_pages;
 mod truth;
 
 #[path = "../support/mod.rs"]

@@ -160,6 +160,17 @@ impl Truth {
         }
     }
 
+    /// How many streams name a page.
+    fn named(&self, table: usize, page: i64) -> usize {
+        let streams = self
+            .requests
+            .values()
+            .map(|request| &request.streams[table]);
+        streams
+            .filter(|stream| stream.pages.contains(&page))
+            .count()
+    }
+
     /// Every error that a call may be refused with; none if it must succeed.
     pub fn refuses(&self, call: &Op, step: Option<&Step>) -> Vec<&'static str> {
         let mut kinds = Vec::new();
@@ -284,6 +295,12 @@ impl Truth {
                 let fits = *pages <= stream.pages.len() && *length <= capacity(*table, *pages);
                 if !fits || *length < 0 || *length > stream.length {
                     kinds.push("Length");
+                } else if self.pools[*table].is_some() {
+                    let first = (*length / self.tables[*table].page_size as i64) as usize;
+                    let kept = stream.pages.get(first..*pages).unwrap_or_default();
+                    if kept.iter().any(|page| self.named(*table, *page) > 1) {
+                        kinds.push("SharedPage");
+                    }
                 }
             }
             Op::SetColumn {

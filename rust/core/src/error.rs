@@ -90,6 +90,23 @@ pub enum Error {
         page: i64,
         pool_pages: u64,
     },
+    /// A rewind that keeps, where the stream writes next, a page that another stream names too.
+    #[error(
+        "request {handle}, table {table}: expected no page behind the length that another stream shares, got {page}"
+    )]
+    SharedPage {
+        handle: i64,
+        table: String,
+        page: i64,
+    },
+    /// A rewind to more pages than a stream holds.
+    #[error("request {handle}, table {table}: expected 0 to {held} pages, got {pages}")]
+    Pages {
+        handle: i64,
+        table: String,
+        pages: u64,
+        held: u64,
+    },
     /// A length that its pages cannot hold, or a rewind forwards.
     #[error("request {handle}, table {table}: expected a length from 0 to {limit}, got {length}")]
     Length {

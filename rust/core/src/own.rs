@@ -194,6 +194,24 @@ impl Planner {
         }
     }
 
+    /// The first of a stream's first `pages` owned pages, from where `length` ends, that another stream names too.
+    pub(crate) fn shared_page(
+        &self,
+        handle: Handle,
+        table: TableIdx,
+        length: i64,
+        pages: usize,
+    ) -> Option<i32> {
+        let pool = self.pools[table].as_ref()?;
+        let first = usize::try_from(length / self.layout.tables()[table].page_size).ok()?;
+        let kept = self
+            .requests
+            .stream(handle, table)
+            .pages
+            .get(first..pages)?;
+        kept.iter().copied().find(|&page| pool.is_shared(page))
+    }
+
     pub(crate) fn owned_by_engine(&self, table: TableIdx) -> Result<()> {
         self.layout.table_at(table)?;
         if self.pools[table].is_some() {

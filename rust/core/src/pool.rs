@@ -40,6 +40,11 @@ impl PagePool {
         self.references[page as usize] += 1;
     }
 
+    /// Whether more than one stream names a page.
+    pub fn is_shared(&self, page: i32) -> bool {
+        self.references[page as usize] > 1
+    }
+
     /// Takes a stream off the owners of a page. The last one frees it, behind `in_flight` if a launched step may
     /// still touch it.
     pub fn give_back(&mut self, page: i32, in_flight: Option<PlanSeq>) {

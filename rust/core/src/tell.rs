@@ -166,8 +166,9 @@ impl Planner {
     /// add to it.
     ///
     /// # Errors
-    /// [`Error::UnknownHandle`], [`Error::Index`], or [`Error::Length`] for more tokens or pages than the stream has,
-    /// or fewer pages than `length` needs.
+    /// [`Error::UnknownHandle`], [`Error::Index`], [`Error::Pages`] for more pages than the stream has,
+    /// [`Error::Length`] for more tokens, or more than the pages hold, or [`Error::SharedPage`] for an owned page behind
+    /// `length` that another stream shares: the next token would be written into it.
     pub fn truncate(
         &mut self,
         table: TableIdx,
@@ -181,10 +182,25 @@ impl Planner {
             self.length_of(handle, table),
             self.requests.stream(handle, table).pages.len(),
         );
-        if length > limit || pages > held_pages {
+        if pages > held_pages {
+            return Err(Error::Pages {
+                handle: handle.pack(),
+                table: self.table_name(table),
+                pages: pages as u64,
+                held: held_pages as u64,
+            });
+        }
+        if length > limit {
             return Err(self.length_error(handle, table, length, limit));
         }
         self.check_length(handle, table, length, pages)?;
+        if let Some(page) = self.shared_page(handle, table, length, pages) {
+            return Err(Error::SharedPage {
+                handle: handle.pack(),
+                table: self.table_name(table),
+                page: page.into(),
+            });
+        }
         self.touch(handle);
         self.reset_in_flight(handle, table);
         self.give_back_pages(handle, table, pages);

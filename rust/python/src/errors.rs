@@ -89,6 +89,17 @@ impl RaisedError {
                 page,
                 pool_pages,
             } => ("PageError", fields![handle, table, page, pool_pages]),
+            Error::SharedPage {
+                handle,
+                table,
+                page,
+            } => ("PageError", fields![handle, table, page]),
+            Error::Pages {
+                handle,
+                table,
+                pages,
+                held,
+            } => ("LengthError", fields![handle, table, pages, held]),
             Error::Length {
                 handle,
                 table,

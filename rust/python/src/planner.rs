@@ -1,5 +1,8 @@
 //! The planner as Python sees it: each method is one operation of the core.
 
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use mstar_resident_core as core;
 use mstar_resident_core::{Answer, Op, Shared};
 use pyo3::exceptions::PyRuntimeError;
@@ -18,7 +21,13 @@ use crate::values::{Answered, Batch, Layout, Stage, Stats};
 pub(crate) struct Planner {
     shared: Shared<Device>,
     lengths: usize,
+    /// This planner among all of the process: its batches and stages carry it.
+    node: u64,
+    /// What holds the memory at the bound addresses: alive as long as anything can write there.
+    owners: Mutex<Vec<Py<PyAny>>>,
 }
+
+static NODES: AtomicU64 = AtomicU64::new(0);
 
 impl Planner {
     fn make(&self, py: Python<'_>, op: &Op) -> PyResult<Answer> {
@@ -31,6 +40,28 @@ impl Planner {
 
     fn device<T>(&self, py: Python<'_>, work: impl FnOnce(&mut Device) -> T) -> PyResult<T> {
         called(py, self.shared.device(|device, _| work(device)))
+    }
+
+    fn keep(&self, owner: Py<PyAny>) {
+        let mut owners = self
+            .owners
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        owners.push(owner);
+    }
+
+    /// Refuses what another planner made: its handles and plan_seqs mean something else here.
+    pub(crate) fn own(&self, py: Python<'_>, field: &str, node: u64) -> PyResult<()> {
+        if node == self.node {
+            return Ok(());
+        }
+        Err(layout_error(py, field, "one of this planner's", "another planner's").raise(py))
+    }
+
+    /// The plan_seq of a stage of this planner.
+    fn seq(&self, py: Python<'_>, stage: &Stage) -> PyResult<core::PlanSeq> {
+        self.own(py, "stage", stage.node)?;
+        Ok(stage.info.seq)
     }
 
     /// The core's number of a global column: the named ones follow the lengths.
@@ -59,6 +90,8 @@ impl Planner {
         let made = Self {
             shared: Shared::new(planner, Device::default(), journal),
             lengths: layout.layout.tables().len(),
+            node: NODES.fetch_add(1, Ordering::Relaxed),
+            owners: Mutex::new(Vec::new()),
         };
         if strict {
             made.make(py, &Op::SetStrict(true))?;
@@ -66,27 +99,31 @@ impl Planner {
         Ok(made)
     }
 
-    /// Binds the store: addresses of the int64[N, C] narrow columns and of each int32[N, P] table, kept alive by the
-    /// caller.
+    /// Binds the store: addresses of the int64[N, C] narrow columns and of each int32[N, P] table, in the memory of
+    /// owner, which is kept alive.
     fn bind_store(
         &self,
         py: Python<'_>,
         narrow_ptr: usize,
         table_ptrs: Vec<usize>,
         cuda: bool,
+        owner: Py<PyAny>,
     ) -> PyResult<()> {
+        self.keep(owner);
         self.device(py, |device| device.bind_store(narrow_ptr, table_ptrs, cuda))?
             .map_err(PyRuntimeError::new_err)
     }
 
     #[allow(clippy::needless_pass_by_value)] // pyo3 gives a list as an owned vector
-    /// Binds the ring: addresses of buffers of bytes_each bytes, pinned for CUDA, kept alive by the caller.
+    /// Binds the ring: addresses of buffers of bytes_each bytes, pinned for CUDA, in the memory of owner, which is kept
+    /// alive.
     fn bind_ring(
         &self,
         py: Python<'_>,
         ptrs: Vec<usize>,
         bytes_each: usize,
         cuda: bool,
+        owner: Py<PyAny>,
     ) -> PyResult<()> {
         let least = self.largest_flush_bytes(py)?;
         if bytes_each < least || ptrs.is_empty() {
@@ -94,6 +131,7 @@ impl Planner {
             let got = format!("{} of {bytes_each} bytes", ptrs.len());
             return Err(layout_error(py, "ring", &expected, &got).raise(py));
         }
+        self.keep(owner);
         self.device(py, |device| device.bind_ring(&ptrs, bytes_each, cuda))?
             .map_err(PyRuntimeError::new_err)
     }
@@ -104,22 +142,36 @@ impl Planner {
         called(py, self.shared.device(bytes))
     }
 
-    /// Registers the zeroed int64 input buffer of a lease and returns its number.
-    fn add_lease(&self, py: Python<'_>, bucket: Count, inputs_ptr: usize) -> PyResult<usize> {
+    /// Registers the zeroed int64 input buffer of a lease, in the memory of owner, which is kept alive; returns its number.
+    fn add_lease(
+        &self,
+        py: Python<'_>,
+        bucket: Count,
+        inputs_ptr: usize,
+        owner: Py<PyAny>,
+    ) -> PyResult<usize> {
         let Answer::Number(lease) = self.make(py, &Op::AddLease(bucket.0))? else {
             unreachable!("a lease answers its number")
         };
+        self.keep(owner);
         self.device(py, |device| device.add_lease(lease as usize, inputs_ptr))?;
         Ok(lease as usize)
     }
 
     /// Names the rows of a step, in order.
-    fn batch(&self, py: Python<'_>, handles: &Bound<'_, PyAny>) -> PyResult<Answered> {
-        self.answer(py, &Op::Batch(int64(handles, "handles")?))
+    fn batch(&self, py: Python<'_>, handles: &Bound<'_, PyAny>) -> PyResult<Batch> {
+        let Answer::Batch(batch) = self.make(py, &Op::Batch(int64(handles, "handles")?))? else {
+            unreachable!("a batch answers itself")
+        };
+        Ok(Batch {
+            batch,
+            node: self.node,
+        })
     }
 
     /// Plans one step of a batch on a lease; an older unlaunched stage is dropped. Touches no device.
     fn stage(&self, py: Python<'_>, batch: &Batch, lease: Count) -> PyResult<Stage> {
+        self.own(py, "batch", batch.node)?;
         let batch = batch.batch.clone();
         let (info, bucket) = called(py, self.shared.stage(&batch, lease.0))?;
         Ok(Stage {
@@ -127,6 +179,7 @@ impl Planner {
             lease: lease.0,
             bucket,
             batch,
+            node: self.node,
         })
     }
 
@@ -138,7 +191,8 @@ impl Planner {
         batch: &Batch,
         lease: Count,
     ) -> PyResult<Answered> {
-        let (seq, batch) = (stage.info.seq, batch.batch.clone());
+        self.own(py, "batch", batch.node)?;
+        let (seq, batch) = (self.seq(py, stage)?, batch.batch.clone());
         self.answer(
             py,
             &Op::Promote {
@@ -151,16 +205,17 @@ impl Planner {
 
     /// Drops a stage if it is the unlaunched one; it leaves no trace.
     fn drop(&self, py: Python<'_>, stage: &Stage) -> PyResult<Answered> {
-        self.answer(py, &Op::DropStaged(stage.info.seq))
+        self.answer(py, &Op::DropStaged(self.seq(py, stage)?))
     }
 
     /// Issues a stage's copies on a CUDA stream (0 on a CPU) and returns how many there were.
     ///
     /// Waits only if the ring is full, without holding the mutex or the interpreter lock.
     fn flush(&self, py: Python<'_>, stage: &Stage, cuda_stream: usize) -> PyResult<usize> {
-        let flushed = self.shared.flush(stage.info.seq, cuda_stream, |event| {
-            py.detach(|| event.wait())
-        });
+        let seq = self.seq(py, stage)?;
+        let flushed = self
+            .shared
+            .flush(seq, cuda_stream, |event| py.detach(|| event.wait()));
         called(py, flushed)
     }
 
@@ -182,12 +237,12 @@ impl Planner {
 
     /// Ends a launched step: streams and mirror advance by the span.
     fn commit(&self, py: Python<'_>, stage: &Stage) -> PyResult<()> {
-        called(py, self.shared.commit(stage.info.seq))
+        called(py, self.shared.commit(self.seq(py, stage)?))
     }
 
     /// Retires a step that raised after its first copy; returns the live handles of its rows.
     fn fail(&self, py: Python<'_>, stage: &Stage) -> PyResult<Answered> {
-        self.answer(py, &Op::Fail(stage.info.seq))
+        self.answer(py, &Op::Fail(self.seq(py, stage)?))
     }
 
     /// Slots of the step in flight, in batch order; empty if none is.

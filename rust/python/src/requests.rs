@@ -185,6 +185,7 @@ impl Planner {
 
     /// Gives every row of a batch the page its next token needs, on every owned pool; all or nothing.
     fn reserve_step(&self, py: Python<'_>, batch: &Batch) -> PyResult<Answered> {
+        self.own(py, "batch", batch.node)?;
         self.answer(py, &Op::ReserveStep(batch.batch.clone()))
     }
 

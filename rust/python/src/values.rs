@@ -77,7 +77,6 @@ impl<'py> IntoPyObject<'py> for Answered {
             Answer::Flag(flag) => flag.into_bound_py_any(py),
             Answer::Number(number) | Answer::Value(Some(number)) => number.into_bound_py_any(py),
             Answer::Numbers(numbers) => numbers.into_bound_py_any(py),
-            Answer::Batch(batch) => Batch { batch }.into_bound_py_any(py),
             other => unreachable!("{other:?} is made into an object by its method"),
         }
     }
@@ -87,6 +86,7 @@ impl<'py> IntoPyObject<'py> for Answered {
 #[pyclass(frozen, module = "mstar_resident._core")]
 pub(crate) struct Batch {
     pub(crate) batch: core::Batch,
+    pub(crate) node: u64,
 }
 
 #[pymethods]
@@ -101,6 +101,10 @@ impl Batch {
     fn handles(&self) -> Vec<i64> {
         packed(&self.batch)
     }
+
+    fn __repr__(&self) -> String {
+        format!("Batch(rows={})", self.rows())
+    }
 }
 
 /// What a plan decided for one step, named by its plan_seq.
@@ -110,6 +114,7 @@ pub(crate) struct Stage {
     pub(crate) lease: usize,
     pub(crate) bucket: usize,
     pub(crate) batch: core::Batch,
+    pub(crate) node: u64,
 }
 
 #[pymethods]
@@ -153,6 +158,17 @@ impl Stage {
     /// The handles, in batch order.
     fn handles(&self) -> Vec<i64> {
         packed(&self.batch)
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "Stage(seq={}, lease={}, rows={}, whole_rows={}, cells={})",
+            self.seq(),
+            self.lease,
+            self.rows(),
+            self.info.whole_rows,
+            self.info.cells
+        )
     }
 }
 

@@ -147,6 +147,12 @@ class PlannerMachine(PlannerModel, RuleBasedStateMachine):
             with pytest.raises(LengthError):
                 self.planner.truncate(spec.name, handle, length, kept)
             return
+        behind = stream.pages[length // spec.page_size : kept]
+        others = [other.streams[spec.name].pages for key, other in self.requests.items() if key != handle]
+        if spec is OWN and any(page in pages for page in behind for pages in others):
+            with pytest.raises(PageError, match="another stream shares"):
+                self.planner.truncate(spec.name, handle, length, kept)
+            return
         self.touch(handle)
         self.planner.truncate(spec.name, handle, length, kept)
         stream.pages, stream.length = stream.pages[:kept], length

@@ -130,7 +130,7 @@ def test_a_length_of_31_bits_attends_and_writes_exactly() -> None:
 def test_an_index_is_refused_beyond_its_buffer_and_other_columns_hold_63_bits(planner: ResidentPlanner) -> None:
     handle = ready(planner, [1], 1)
     for value in (2**31, 2**32, -(2**31) - 1, 2**63 - 1):
-        with pytest.raises(LayoutError, match="recurrent_index: expected indices that fit int32"):
+        with pytest.raises(LayoutError, match="recurrent_index: expected values from -2147483648 to 2147483647"):
             planner.set_column("recurrent_index", [handle], [value])
     step(planner, handle)
     lease = planner.lease(2)
