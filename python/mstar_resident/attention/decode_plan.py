@@ -8,7 +8,9 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
+from mstar_resident.arrays import as_int64
 from mstar_resident.errors import BatchTooLargeError, InvariantError, LayoutError, LengthError
+from mstar_resident.layout import INT32_MAX, check_count
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
@@ -88,7 +90,7 @@ class DecodePlanCache:
         built, spliced, reused: plans of each kind so far.
 
     Raises:
-        LayoutError: an unknown mode.
+        LayoutError: an unknown mode, a number out of range, or an array of another shape or dtype.
     """
 
     def __init__(
@@ -104,6 +106,14 @@ class DecodePlanCache:
     ) -> None:
         if mode not in get_args(PlanMode):
             raise LayoutError.of("attention plan", expected=f"one of {list(get_args(PlanMode))}", got=mode)
+        if not _is(pages, np.int32, 2) or not pages.shape[1]:
+            raise LayoutError.of("pages", expected="int32[requests, P]", got=_kind(pages), pool=name)
+        if not _is(lengths, np.int64, 1) or len(lengths) != len(pages):
+            expected = f"int64[{len(pages)}], one a row of pages"
+            raise LayoutError.of("lengths", expected=expected, got=_kind(lengths), pool=name)
+        check_count(page_size, "page_size", pool=name)
+        check_count(span, "span", least=0, most=1, pool=name)
+        check_count(max_batch, "max_batch", most=INT32_MAX // pages.shape[1], pool=name)  # indptr is int32
         self.mode = mode
         self.built = self.spliced = self.reused = 0
         self._name = name
@@ -123,11 +133,15 @@ class DecodePlanCache:
     def plan(self, rows: Int64, bucket: int) -> DecodePlan:
         """Return the plan of a decode step of the requests ``rows``, int64[n], padded to ``bucket`` batch indices.
 
+        What is refused leaves the plan before it as it was.
+
         Raises:
+            LayoutError: rows that are no ints or none of the requests, or a bucket that is not positive.
             BatchTooLargeError: more rows than the bucket, or a bucket wider than ``max_batch``.
             LengthError: a row would attend no token, or more than its pages could hold.
             InvariantError: in mode ``verify``, the kept plan is not what a full one is.
         """
+        rows = as_int64(rows, "rows")
         if self.mode == "off" or bucket != self._bucket or not np.array_equal(rows, self._rows):
             self._build(rows, bucket)
         else:
@@ -144,7 +158,13 @@ class DecodePlanCache:
         return self._plan
 
     def truncated(self, row: int, pages: int) -> None:
-        """Hear that a stream kept only its first ``pages`` pages; what it appends later takes the place of the rest."""
+        """Hear that a stream kept only its first ``pages`` pages; what it appends later takes the place of the rest.
+
+        Raises:
+            LayoutError: there is no such row.
+        """
+        if not 0 <= row < len(self._row_of):
+            raise LayoutError.of("row", expected=f"0 to {len(self._row_of) - 1}", got=row, pool=self._name)
         place = self._row_of[row]
         if place >= 0 and pages < self._counts[place]:
             self._bucket = 0  # no step's
@@ -155,11 +175,14 @@ class DecodePlanCache:
 
     def _build(self, rows: Int64, bucket: int) -> None:
         n, size = len(rows), self._page_size
-        if n > bucket or bucket >= len(self._indptr):
-            raise BatchTooLargeError.of(
-                "rows", expected=f"at most {min(bucket, len(self._indptr) - 1)}", got=max(n, bucket), pool=self._name
-            )
-        tokens = self._lengths[rows] + self._span
+        if type(bucket) is not int or not max(n, 1) <= bucket < len(self._indptr):
+            self._check_bucket(n, bucket)
+        if np.minimum.reduce(rows, initial=0) < 0:
+            raise self._no_such_row(rows)
+        try:
+            tokens = self._lengths[rows] + self._span
+        except IndexError:
+            raise self._no_such_row(rows) from None
         counts = -(-tokens // size)
         for i in np.flatnonzero((counts < 1) | (counts > self._pages.shape[1]))[:1].tolist():
             most = self._pages.shape[1] * size
@@ -172,14 +195,28 @@ class DecodePlanCache:
         indptr = self._indptr
         np.cumsum(counts, out=indptr[1 : n + 1])
         used = int(indptr[n])
-        indptr[n + 1 : bucket + 1] = np.arange(used + 1, used + 1 + bucket - n)
         columns = np.arange(counts.max(initial=0))
         self._indices[:used] = self._pages[rows, : len(columns)][columns < counts[:, None]]
-        self._indices[used : used + bucket - n] = 0
         self._last[:n] = tokens - (counts - 1) * size
-        self._last[n:bucket] = 1
+        if n < bucket:
+            indptr[n + 1 : bucket + 1] = np.arange(used + 1, used + 1 + bucket - n)
+            self._indices[used : used + bucket - n] = 0
+            self._last[n:bucket] = 1
         self.built += 1
         self._changed()
+
+    def _check_bucket(self, n: int, bucket: int) -> None:
+        check_count(bucket, "bucket", pool=self._name)
+        most = len(self._indptr) - 1
+        if bucket > most:
+            raise BatchTooLargeError.of("bucket", expected=f"at most {most}", got=bucket, pool=self._name)
+        if n > bucket:
+            raise BatchTooLargeError.of("rows", expected=f"at most {bucket}", got=n, pool=self._name)
+
+    def _no_such_row(self, rows: Int64) -> LayoutError:
+        count = len(self._pages)
+        wrong = int(rows[(rows < 0) | (rows >= count)][0])
+        return LayoutError.of("rows", expected=f"each in 0..{count - 1}", got=wrong, pool=self._name)
 
     def _splice(self, last: Int64) -> None:
         """Put the pages that rows entered behind those that they had, from the back so that each page moves once."""
@@ -217,3 +254,13 @@ class DecodePlanCache:
         difference = full.difference(self._plan)
         if difference is not None:
             raise InvariantError(f"pool {self._name}: the kept decode plan is wrong, {difference}", pool=self._name)
+
+
+def _is(array: object, dtype: type[np.generic], ndim: int) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype == dtype and array.ndim == ndim
+
+
+def _kind(array: object) -> str:
+    if isinstance(array, np.ndarray):
+        return f"{array.dtype}{list(array.shape)}"
+    return type(array).__name__
