@@ -52,17 +52,6 @@ class ResidentPlanner(PlannerRequests):
         LayoutError: a size is not positive, the device is no CPU or CUDA device of this machine, or no walk is named.
     """
 
-    #: Issue a stage's copies on a CUDA stream (0 on a CPU); returns the copies issued.
-    flush: Callable[[_core.Stage, int], int]
-    #: Flush a stage and launch an instantiated CUDA graph (its address) behind it; returns the copies issued.
-    launch: Callable[[_core.Stage, int, int], int]
-    #: Make a launched step's effect final: streams and mirrors advance by the span.
-    commit: Callable[[_core.Stage], None]
-    #: Retire a step that raised after its first copy; returns the handles whose step failed.
-    fail: Callable[[_core.Stage], list[int]]
-    #: Forget an unlaunched stage; returns whether there was anything to forget.
-    drop: Callable[[_core.Stage], bool]
-
     def __init__(
         self,
         layout: RowLayout,
@@ -111,11 +100,13 @@ class ResidentPlanner(PlannerRequests):
         self._prologue = _load_prologue(self.device)
         self._store_arguments = (layout, self.store.narrow, list(self.store.tables.values()))
 
-        self.flush = self._core.flush
-        self.launch = self._core.launch
-        self.drop = self._core.drop
-        self.commit = self._checked_commit if debug else self._core.commit
-        self.fail = self._checked_fail if debug else self._core.fail
+        # The step path calls the native planner itself; what these do is said by the methods of their names.
+        self.flush = self._core.flush  # type: ignore[method-assign]
+        self.launch = self._core.launch  # type: ignore[method-assign]
+        self.drop = self._core.drop  # type: ignore[method-assign]
+        if not debug:
+            self.commit = self._core.commit  # type: ignore[method-assign]
+            self.fail = self._core.fail  # type: ignore[method-assign]
         log_build(name, layout, max_batch, self.walks)
 
     @classmethod
@@ -243,6 +234,57 @@ class ResidentPlanner(PlannerRequests):
             raise LayoutError.of("lease", expected="one of this planner's", got=lease)
         return self._core.promote(stage, batch, lease.id)
 
+    def flush(self, stage: _core.Stage, cuda_stream: int) -> int:
+        """Issue a stage's copies on a CUDA stream (0 on a CPU), right before the replay; return how many there were.
+
+        Raises:
+            StageDroppedError: it was dropped, or flushed before.
+            LayoutError: the stage is another planner's.
+            RuntimeError: a copy failed; the step has failed with it.
+        """
+        return self._core.flush(stage, cuda_stream)
+
+    def launch(self, stage: _core.Stage, graph_exec: int, cuda_stream: int) -> int:
+        """Flush a stage and launch an instantiated CUDA graph behind it, by its address; return the copies issued.
+
+        Raises:
+            StageDroppedError: it was dropped, or flushed before.
+            LayoutError: the stage is another planner's.
+            RuntimeError: a copy or the launch failed; the step has failed with it.
+        """
+        return self._core.launch(stage, graph_exec, cuda_stream)
+
+    def commit(self, stage: _core.Stage) -> None:
+        """Make a launched step's effect final: streams and mirrors advance by the span. Bookkeeping, waits for nothing.
+
+        Raises:
+            StageDroppedError: it is not the step in flight.
+            LayoutError: the stage is another planner's.
+            InvariantError: in debug mode, something is broken.
+        """
+        self._core.commit(stage)
+        self.check()
+
+    def fail(self, stage: _core.Stage) -> list[int]:
+        """Retire a step that raised after its first copy, its rows to be rewritten; return its live handles.
+
+        Raises:
+            StageDroppedError: it is not the step in flight.
+            LayoutError: the stage is another planner's.
+            InvariantError: in debug mode, something is broken.
+        """
+        handles = self._core.fail(stage)
+        self.check()
+        return handles
+
+    def drop(self, stage: _core.Stage) -> bool:
+        """Forget an unlaunched stage, as if it had not been made; return whether it was still there.
+
+        Raises:
+            LayoutError: the stage is another planner's.
+        """
+        return self._core.drop(stage)
+
     # What is true now
 
     def last_step(self, handle: int) -> int:
@@ -280,12 +322,3 @@ class ResidentPlanner(PlannerRequests):
         if found is None:
             raise LayoutError.of("lease", expected="one of this planner's", got=number)
         return found
-
-    def _checked_commit(self, stage: _core.Stage) -> None:
-        self._core.commit(stage)
-        self.check()
-
-    def _checked_fail(self, stage: _core.Stage) -> list[int]:
-        handles = self._core.fail(stage)
-        self.check()
-        return handles
