@@ -1,5 +1,8 @@
 """Keep decode rows resident on the device: plan what changed, send only that."""
 
+from importlib.metadata import PackageNotFoundError as _PackageNotFoundError
+from importlib.metadata import version as _version
+
 from mstar_resident.capture import CapturedResidentStep
 from mstar_resident.config import planning_mode
 from mstar_resident.errors import CaptureRefused, ResidentError
@@ -23,3 +26,8 @@ __all__ = [
     "StreamTruth",
     "planning_mode",
 ]
+
+try:
+    __version__ = _version("mstar-resident")
+except _PackageNotFoundError:  # a checkout on the path, not installed
+    __version__ = "unknown"

@@ -11,7 +11,7 @@ from mstar_resident.cli.exits import ERROR, USAGE, exit_code
 
 COMMANDS = {
     "generate": "stream text from a real model with its decode rows resident",
-    "bench": "time a plan, or a prologue",
+    "bench": "time plans, whole decode steps and kernels",
     "check": "run scenarios through the engine under the row check",
 }
 

@@ -18,7 +18,7 @@ import torch
 from mstar_resident.attention.decode_plan import PlanMode, naive_decode_plan
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
 from mstar_resident.cli.lists import counts
-from mstar_resident.cli.record import write_json
+from mstar_resident.cli.record import check_writable, write_json
 from mstar_resident.engine.arm import HostArm
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import Counters
@@ -54,6 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--steps: expected 1 to {MOST_STEPS}, got {arguments.steps}")
     if arguments.device not in ("cpu", "cuda"):
         raise UsageError(f"--device: expected cpu or cuda, got {arguments.device!r}")
+    check_writable(arguments.json)
     print(f"{'arm':<11} {'rows':>5} {'us p50':>10} {'us p99':>10}")
     cases = []
     for arm in ARMS:

@@ -18,7 +18,7 @@ import torch
 from mstar_resident import _core
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
 from mstar_resident.cli.lists import chosen, counts
-from mstar_resident.cli.record import write_json
+from mstar_resident.cli.record import check_writable, write_json
 from mstar_resident.layout import Column, KVTable, RowLayout
 from mstar_resident.naive import Int64, NaivePlanner
 from mstar_resident.planner import ResidentPlanner
@@ -51,6 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     rows, names = counts("--rows", arguments.rows, MOST_ROWS), chosen("--cases", arguments.cases, tuple(CASES))
     if not 1 <= arguments.steps <= MOST_STEPS:
         raise UsageError(f"--steps: expected 1 to {MOST_STEPS}, got {arguments.steps}")
+    check_writable(arguments.json)
     heads = [f"{head:>10}" for head in ("core ns", "python us", "naive us", "naive/py", "bytes")]
     print(f"{'case':<11} {'rows':>5}", *heads)
     cases = []

@@ -6,12 +6,14 @@ import argparse
 import sys
 from collections import Counter
 from contextlib import nullcontext
-
-import torch
+from itertools import chain
+from pathlib import Path
 
 from mstar_resident import _core
-from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
+from mstar_resident.cli.exits import ERROR, GOOD, MISMATCH, UsageError
+from mstar_resident.cli.lists import chosen
 from mstar_resident.cli.record import check_writable, write_json
+from mstar_resident.device import check_device
 from mstar_resident.engine.scenarios import FAULTS, SCENARIOS, Outcome
 from mstar_resident.errors import ReplayError
 from mstar_resident.journal import recording
@@ -25,7 +27,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scenario", metavar="NAME[,NAME]|all", help="which scenarios; --list names them")
     parser.add_argument("--seed", default="0", metavar="S[,S]", help="seeds; A-B is a range (default 0)")
     parser.add_argument("--steps", type=int, metavar="K", help="steps with traffic (default: the scenario's own)")
-    parser.add_argument("--inject", metavar="FAULT", help="do this harm once; the run must end in exit 1")
+    parser.add_argument(
+        "--inject",
+        metavar="FAULT",
+        help="do this harm once; exit 1: it was caught, 0: it was missed, 3: it never acted",
+    )
     parser.add_argument("--device", default="cpu", help="cpu, or cuda: decode steps are then captured")
     parser.add_argument("--json", metavar="FILE", help="write the cases as JSON")
     parser.add_argument("--record", metavar="FILE", help="write an operation log: every call of every planner")
@@ -45,26 +51,25 @@ def run(arguments: argparse.Namespace) -> int:
         return _replay(arguments)
     if arguments.scenario is None:
         raise UsageError("check: --scenario NAME, a comma-separated list, or all; --list names them")
-    names = list(SCENARIOS) if arguments.scenario == "all" else _split(arguments.scenario)
-    for name in names:
-        if name not in SCENARIOS:
-            raise UsageError(f"no scenario is called {name!r}; there are {', '.join(SCENARIOS)}")
+    known = tuple(SCENARIOS)
+    names = known if arguments.scenario == "all" else chosen("--scenario", arguments.scenario, known)
     if arguments.inject is not None and arguments.inject not in FAULTS:
         raise UsageError(f"no fault is called {arguments.inject!r}; there are {', '.join(FAULTS)}")
     if arguments.steps is not None and arguments.steps < 1:
         raise UsageError(f"--steps: expected at least 1, got {arguments.steps}")
-    if arguments.device != "cpu" and not torch.cuda.is_available():
-        raise UsageError(f"--device {arguments.device}: this machine has no CUDA device")
+    check_device(arguments.device)
     check_writable(arguments.json)
     check_writable(arguments.record, "--record")
-    good, cases = True, []
+    good, harmed, cases = True, False, []
     seeds = _seeds(arguments.seed)
     with recording(arguments.record) if arguments.record else nullcontext() as journal:
         for name in names:
-            for seed in seeds:
-                outcome = _run(name, seed, arguments)
+            for seed in chain.from_iterable(seeds):
+                outcome, acted = _run(name, seed, arguments)
                 _show(outcome, seed)
-                good = good and outcome.good
+                harmed = harmed or acted
+                counts = acted or arguments.inject is None  # else only what went wrong without the fault
+                good = good and (outcome.good if counts else not outcome.mismatches)
                 cases.append(outcome.case())
     if journal is not None:
         print(f"{journal.calls()} calls recorded in {arguments.record}")
@@ -75,6 +80,10 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"{len(cases)} runs: " + ", ".join(f"{key} {value}" for key, value in total.items()))
     if arguments.json:
         write_json(arguments.json, "check", cases)
+    if arguments.inject is not None and not harmed:
+        said = f"nothing was harmed, as {arguments.scenario} had no step that it could harm"
+        print(f"mstar-resident: --inject {arguments.inject}: {said}", file=sys.stderr)
+        return ERROR
     return GOOD if good else MISMATCH
 
 
@@ -84,6 +93,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     ]
     if others:
         raise UsageError(f"--replay: expected no other argument, got --{others[0]}")
+    if Path(arguments.replay).is_dir():
+        raise UsageError(f"--replay: {arguments.replay} is a folder, not an operation log")
     try:
         planners, calls = _core.replay(arguments.replay)
     except OSError as error:
@@ -95,13 +106,14 @@ def _replay(arguments: argparse.Namespace) -> int:
     return GOOD
 
 
-def _run(name: str, seed: int, arguments: argparse.Namespace) -> Outcome:
+def _run(name: str, seed: int, arguments: argparse.Namespace) -> tuple[Outcome, bool]:
+    """Run a scenario; return what it came to, and whether a fault acted in it."""
     scenario = SCENARIOS[name](arguments.device)
     fault = FAULTS[arguments.inject]() if arguments.inject is not None else None
     outcome = scenario.run(seed, arguments.steps if arguments.steps is not None else scenario.steps, fault)
     if fault is not None and not fault.done:
         outcome.unmet.append(f"a step that {arguments.inject} could harm")
-    return outcome
+    return outcome, fault is not None and fault.done
 
 
 def _show(outcome: Outcome, seed: int) -> None:
@@ -118,19 +130,14 @@ def _show(outcome: Outcome, seed: int) -> None:
         print("     no row was checked", file=sys.stderr)
 
 
-def _split(names: str) -> list[str]:
-    return [name.strip() for name in names.split(",") if name.strip()] or [""]
-
-
-def _seeds(text: str) -> list[int]:
+def _seeds(text: str) -> list[range]:
     try:
-        seeds: list[int] = []
-        for part in _split(text):
+        seeds = []
+        for part in [part for part in text.split(",") if part.strip()] or [""]:
             first, _, last = part.partition("-")
-            here = range(int(first), int(last) + 1) if last else [int(first)]
-            if not here:
+            seeds.append(range(int(first), int(last or first) + 1))
+            if not seeds[-1]:
                 raise ValueError
-            seeds += here
     except ValueError:
         raise UsageError(f"--seed: expected numbers or ranges A-B, comma-separated, got {text!r}") from None
     return seeds

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from mstar_resident.cli.exits import GOOD, MISMATCH, UsageError
 from mstar_resident.cli.record import check_writable, write_json
 from mstar_resident.config import planning_mode
+from mstar_resident.device import check_device
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.request import Request, Sampling
+from mstar_resident.engine.request_check import check_sampling
 from mstar_resident.models import smollm2
 from mstar_resident.models.llama import Llama
 
@@ -33,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--page-size", type=int, default=16)
     parser.add_argument("--max-batch", type=int, default=8, metavar="B", help="rows of the widest bucket")
-    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda[:N] (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="write the report as JSON too")
 
 
@@ -53,8 +54,9 @@ def run(arguments: argparse.Namespace) -> int:
         check=arguments.check,
         device=arguments.device,
     )
-    if arguments.device != "cpu" and not torch.cuda.is_available():
-        raise UsageError(f"--device {arguments.device}: this machine has no CUDA device")
+    sampling = Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed)
+    check_sampling(sampling)
+    check_device(arguments.device)
     tokenizer, model = _load(arguments.model, arguments.device)
     text = tokenizer.apply_chat_template(
         [{"role": "user", "content": arguments.prompt}], tokenize=False, add_generation_prompt=True
@@ -65,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         "generate",
         tokens,
         arguments.max_new,
-        Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed),
+        sampling,
         stop=frozenset({tokenizer.eos_token_id}),
         on_token=shown.add,
     )

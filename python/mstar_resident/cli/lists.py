@@ -23,12 +23,12 @@ def counts(option: str, text: str, most: int) -> list[int]:
     """Return the ints in ``text``.
 
     Raises:
-        UsageError: none, or one that is not from 1 to ``most``.
+        UsageError: none, one twice, or one that is not from 1 to ``most``.
     """
     try:
         found = [int(part) for part in text.split(",")]
     except ValueError:
         found = []
-    if not found or not all(1 <= count <= most for count in found):
-        raise UsageError(f"{option}: expected comma-separated ints from 1 to {most}, got {text!r}")
+    if not found or len(set(found)) < len(found) or not all(1 <= count <= most for count in found):
+        raise UsageError(f"{option}: expected comma-separated ints from 1 to {most}, each once, got {text!r}")
     return found

@@ -8,7 +8,7 @@ import numpy as np
 
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.pages import Ints
-from mstar_resident.engine.request import Request, State
+from mstar_resident.engine.request import Request, Sampling, State
 from mstar_resident.engine.streams import Streams
 from mstar_resident.errors import ResidentError
 from mstar_resident.models.base import Decoder
@@ -29,11 +29,7 @@ def check_request(request: Request, model: Decoder, config: EngineConfig, stream
     _check_tokens("prompt", request, request.prompt, model.vocab_size)
     if request.max_new < 1:
         raise RequestError.of("max_new", expected="at least 1", got=request.max_new, request=request.id)
-    sampling = request.sampling
-    if not sampling.temperature >= 0 or not 0 < sampling.top_p <= 1 or sampling.top_k < 0:
-        raise RequestError.of(
-            "sampling", expected="temperature >= 0, 0 < top_p <= 1, top_k >= 0", got=sampling, request=request.id
-        )
+    check_sampling(request.sampling, request=request.id)
     if request.positions is not None and len(request.positions) != len(request.prompt):
         raise RequestError.of(
             "positions", expected=f"{len(request.prompt)}, one a token", got=len(request.positions), request=request.id
@@ -47,6 +43,21 @@ def check_request(request: Request, model: Decoder, config: EngineConfig, stream
             request=request.id,
         )
     _check_room(request, streams, len(request.prompt) + request.max_new - 1)
+
+
+def check_sampling(sampling: Sampling, **fields: object) -> None:
+    """Check how tokens are to be drawn.
+
+    Raises:
+        RequestError: a number is out of range; the error names it, and has ``fields`` too.
+    """
+    for name, good, expected in (
+        ("temperature", sampling.temperature >= 0, "at least 0"),
+        ("top_p", 0 < sampling.top_p <= 1, "above 0 and at most 1"),
+        ("top_k", sampling.top_k >= 0, "at least 0"),
+    ):
+        if not good:
+            raise RequestError.of(name, expected=expected, got=getattr(sampling, name), **fields)
 
 
 def check_turn(request: Request, tokens: Ints, max_new: int, streams: Mapping[str, Streams]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,13 @@ def test_nothing_public_is_left_out_of_all() -> None:
         if not name.startswith("_") and not inspect.ismodule(value) and name not in NAMES and name != "annotations"
     ]
     assert extra == []
+
+
+def test_the_package_run_as_a_program_is_the_command_line() -> None:
+    command = [sys.executable, "-m", "mstar_resident", "--help"]
+    said = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert said.stdout.startswith("usage: mstar-resident ")
+    assert re.search(r"bench +time plans, whole decode steps and kernels$", said.stdout, re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -9,12 +9,15 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import mstar_resident
+
 
 def test_the_version_is_one_in_cargo_package_and_changelog(root: Path, cargo: dict[str, Any]) -> None:
     version = cargo["workspace"]["package"]["version"]
     for manifest in (root / "Cargo.toml", root / "rust/python/Cargo.toml"):
         assert tomllib.loads(manifest.read_text())["package"]["version"] == {"workspace": True}, manifest
     assert importlib.metadata.version("mstar-resident") == version
+    assert mstar_resident.__version__ == version
     released = re.findall(r"^## \[(\d+\.\d+\.\d+)\]", (root / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert released[0] == version
 

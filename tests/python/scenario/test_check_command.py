@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mstar_resident.cli import main
+from mstar_resident.cli import check, main
+from mstar_resident.cli.exits import UsageError
 from mstar_resident.engine.scenarios import FAULTS, SCENARIOS
 from mstar_resident.engine.scenarios.outcome import Outcome
 
@@ -71,7 +72,9 @@ def test_several_seeds_give_several_cases(tmp_path: Path) -> None:
         (["--scenario", "steady,"], None),
         (["--scenario", ""], "''"),
         ([], "--scenario"),
+        (["--scenario", "steady,no_table,steady"], "--scenario: expected some of steady"),
         (["--scenario", "steady", "--inject", "nothing"], "nothing"),
+        (["--scenario", "steady", "--device", "foo"], "device: expected cpu or cuda[:N], got 'foo'"),
         (["--scenario", "steady", "--steps", "0"], "--steps"),
         (["--scenario", "steady", "--steps", "many"], "--steps"),
         (["--scenario", "steady", "--seed", "first"], "first"),
@@ -79,6 +82,7 @@ def test_several_seeds_give_several_cases(tmp_path: Path) -> None:
         (["--scenario", "steady", "--json", "/nowhere/at/all.json"], "/nowhere/at/all.json"),
         (["--scenario", "steady", "--record", "/nowhere/at/all.log"], "/nowhere/at/all.log"),
         (["--replay", "/nowhere/at/all.log"], "/nowhere/at/all.log"),
+        (["--replay", "/"], "--replay: / is a folder, not an operation log"),
         (["--replay", "any.log", "--scenario", "steady"], "--scenario"),
     ],
 )
@@ -92,6 +96,51 @@ def test_bad_input_ends_in_2_with_one_sentence(
     said = capsys.readouterr().err.strip().splitlines()[-1]
     assert named in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize("scenarios", ["steady", "steady,no_table"])
+def test_a_fault_that_never_acted_ends_in_3_and_says_so(
+    scenarios: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "check.json"
+    arguments = ["--scenario", scenarios, "--seed", "0-1", "--steps", "12", "--inject", "old-pages"]
+    assert main(["check", *arguments, "--json", str(file)]) == 3
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("mstar-resident: --inject old-pages: nothing was harmed")
+    assert said.endswith(f", as {scenarios} had no step that it could harm")
+    assert len(json.loads(file.read_text())["cases"]) == 2 * len(scenarios.split(","))
+
+
+def test_a_fault_that_acted_and_was_caught_in_one_of_several_runs_ends_in_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--scenario", "no_table,steady", "--steps", "25", "--inject", "stale-tail"]) == 1
+    said = capsys.readouterr().err
+    assert "did not happen: a step that stale-tail could harm" in said
+    assert "caught by: " in said
+
+
+def test_a_fault_that_acted_and_was_not_caught_is_not_hidden_by_a_run_in_which_it_did_not_act(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def run(name: str, seed: int, arguments: object) -> tuple[Outcome, bool]:
+        acted = name == "steady"
+        return Outcome(name, rows_checked=1, unmet=[] if acted else ["a step to harm"]), acted
+
+    monkeypatch.setattr(check, "_run", run)
+    assert main(["check", "--scenario", "no_table,steady", "--inject", "stale-tail"]) == 0
+
+
+def test_seeds_are_run_one_by_one_however_many_a_range_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    ran = []
+
+    def run(name: str, seed: int, arguments: object) -> tuple[Outcome, bool]:
+        ran.append(seed)
+        if len(ran) == 3:
+            raise UsageError("enough")
+        return Outcome(name, rows_checked=1), False
+
+    monkeypatch.setattr(check, "_run", run)
+    assert main(["check", "--scenario", "steady", "--seed", "7,0-99999999999999999999"]) == 2
+    assert ran == [7, 0, 1]
 
 
 def test_no_command_and_an_unknown_command_end_in_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -71,14 +71,20 @@ def test_text_is_streamed_checked_and_the_same_without_planning(
         (["--model", "no/such/folder"], "no/such/folder"),
         (["--json", "no/such/folder/file.json"], "no/such/folder"),
         (["--planning", "maybe"], "maybe"),
+        (["--device", "foo"], "device: expected cpu or cuda[:N], got 'foo'"),
+        (["--temperature", "-1"], "temperature: expected at least 0, got -1.0"),
+        (["--temperature", "nan"], "temperature: expected at least 0, got nan"),
+        (["--top-p", "0"], "top_p: expected above 0 and at most 1, got 0.0"),
+        (["--top-k", "-2"], "top_k: expected at least 0, got -2"),
     ],
 )
 def test_bad_input_ends_in_2_with_one_sentence(
     arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["generate", "hello", *arguments]) == 2
-    said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert named in said
+    said = capsys.readouterr().err.strip().splitlines()
+    assert named in said[-1]
+    assert "loading the model" not in said
 
 
 def test_a_missing_model_ends_in_2_with_one_sentence(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mstar_resident.attention.decode_plan import DecodePlanCache
-from mstar_resident.cli import main
+from mstar_resident.cli import bench_host, bench_plan, main
 from mstar_resident.cli.bench_host import ARMS, WrongPreparation, run_case
 
 
@@ -40,3 +41,19 @@ def test_the_bench_leaves_one_json_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", ["--rows=0", "--steps=0", "--device=tpu"])
 def test_a_wrong_argument_ends_in_exit_two(wrong: str) -> None:
     assert main(["bench", "host", wrong]) == 2
+
+
+@pytest.mark.parametrize("bench", [bench_host, bench_plan])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--json", "/nowhere/at/all.json"], "--json: cannot write /nowhere/at/all.json"),
+        (["--rows", "1,4,1"], "--rows: expected comma-separated ints from 1 to 512, each once, got '1,4,1'"),
+    ],
+)
+def test_what_is_refused_is_refused_before_anything_is_timed(
+    bench: Any, wrong: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "run_case", lambda *_: pytest.fail("a case ran"))
+    assert main(["bench", bench.__name__.rpartition("_")[2], *wrong]) == 2
+    assert said in capsys.readouterr().err
