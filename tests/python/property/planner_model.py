@@ -65,6 +65,10 @@ class PlannerModel:
         if OWN in self.tables:
             self.planner.own_pages("own")
 
+    def shares(self, handle: int, pages: list[int]) -> bool:
+        """Whether another request's owned stream names one of the pages."""
+        return any(set(pages) & set(r.streams["own"].pages) for h, r in self.requests.items() if h != handle)
+
     def some(self, indices: list[int]) -> list[int]:
         live = sorted(self.requests)
         return list(dict.fromkeys(live[index % len(live)] for index in indices))
