@@ -38,7 +38,10 @@ fn equal_handles_named_again_are_the_same_batch() {
         node.launch();
         node.commit();
     }
-    assert_eq!(node.planner.stats().whole_rows, 2);
+    let stats = node.planner.stats();
+    assert_eq!((stats.whole_rows, stats.steps), (2, 3));
+    assert_eq!(stats.committed_seq, node.planner.committed_seq().get());
+    assert!(stats.committed_seq >= 3);
     assert_eq!(first.handles().len(), 2);
     assert_eq!(first.handles()[1].pack(), rows[1]);
 }

@@ -99,7 +99,7 @@ impl Planner {
             return Ok(());
         };
         for (&handle, &slot) in batch.rows.iter().zip(&self.cohort.slots) {
-            let ticks = self.cohort.ticks as i64 - self.requests.get(handle).settled as i64;
+            let ticks = self.cohort.ticks as i64;
             for (table, spec) in self.layout.tables().iter().enumerate() {
                 let length = self.length_of(handle, table);
                 let mirrored = self.mirror.length(slot, table) + ticks * spec.span;

@@ -197,12 +197,11 @@ impl Planner {
     }
 
     pub(crate) fn length_of(&self, handle: Handle, table: TableIdx) -> i64 {
-        let request = self.requests.get(handle);
         let written = self.requests.stream(handle, table).length;
         if !self.in_cohort(handle) {
             return written;
         }
-        written + self.layout.tables()[table].span * (self.cohort.ticks - request.settled) as i64
+        written + self.layout.tables()[table].span * self.cohort.ticks as i64
     }
 
     /// A stream's length once the step in flight has committed.
@@ -280,9 +279,9 @@ impl Planner {
         let Some(batch) = self.cohort.batch.take() else {
             return;
         };
+        let ticks = self.cohort.ticks as i64;
         for (&handle, &slot) in batch.rows.iter().zip(&self.cohort.slots) {
             let request = self.requests.get_mut(handle);
-            let ticks = (self.cohort.ticks - request.settled) as i64;
             request.cohort = 0;
             request.last_step = self.cohort.last_seq;
             self.ledger.read(slot, self.cohort.last_seq);

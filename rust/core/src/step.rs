@@ -154,9 +154,7 @@ impl Planner {
         cohort.batch.clone_from(&stage.batch);
         std::mem::swap(&mut cohort.slots, &mut stage.slots);
         for &handle in stage.batch.iter().flat_map(|batch| batch.rows.iter()) {
-            let request = self.requests.get_mut(handle);
-            request.cohort = cohort.version;
-            request.settled = 0;
+            self.requests.get_mut(handle).cohort = cohort.version;
         }
     }
 

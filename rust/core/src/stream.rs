@@ -23,9 +23,8 @@ pub(crate) struct Request {
     pub slot: Slot,
     /// The row's cells may differ from the streams in a way that lengths and new columns do not mend.
     pub stale: bool,
-    /// The cohort that it belongs to (0 for none) and the tick up to which its lengths are written out.
+    /// The cohort that it belongs to, 0 for none.
     pub cohort: u64,
-    pub settled: u64,
     /// The last launched step that read a row of it.
     pub last_step: PlanSeq,
     /// The last stage that named it.
@@ -170,7 +169,6 @@ impl Request {
             slot: Slot::TRASH,
             stale: false,
             cohort: 0,
-            settled: 0,
             last_step: PlanSeq::NONE,
             stage: PlanSeq::NONE,
             columns_set: 0,
