@@ -66,7 +66,7 @@ def _profile(engine: Engine, steps: int) -> list[dict[str, Any]]:
     clock = engine.counters.clock
     engine.counters.clock = ProfiledClock()
     try:
-        with profile(activities=activities) as profiled:
+        with profile(activities=activities, acc_events=True) as profiled:
             for _ in range(steps):
                 with record_function("step"):
                     engine.step()
