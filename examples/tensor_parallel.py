@@ -21,7 +21,8 @@ from mstar_resident.engine.ranks import Follower, Leader, TorchGroup
 from mstar_resident.models.config import LlamaConfig
 from mstar_resident.models.llama import Llama
 from mstar_resident.models.rope import RopeConfig
-from mstar_resident.models.sharded import ShardedLlama, TorchShard
+from mstar_resident.models.shard import TorchShard
+from mstar_resident.models.sharded import ShardedLlama
 
 MODEL = LlamaConfig(
     vocab_size=512,

@@ -15,6 +15,8 @@ from mstar_resident.engine.ranks import Follower, Leader, RankGroup, moves
 from mstar_resident.engine.request import Request, Sampling, State
 from mstar_resident.engine.scenarios.hooks import HookRunner
 from mstar_resident.engine.toy import ToyModel, ToySampler
+from mstar_resident.models.config import LlamaConfig
+from mstar_resident.models.rope import RopeConfig
 
 SHORT = EngineConfig(
     max_batch=3,
@@ -29,6 +31,13 @@ SHORT = EngineConfig(
     dtype=torch.int64,
     state_dtype=torch.int64,
 )
+
+LLAMA = LlamaConfig(512, 64, 2, 8, 4, 16, 96, RopeConfig(theta=1e4, rotary_dim=16), tie_embeddings=True)
+#: By model: short of slots and, less often, of pages.
+FEW_SLOTS = {"toy": replace(SHORT, max_batch=2, pools={"kv": PoolConfig(4, 44, 64)})}
+FEW_SLOTS["llama"] = FEW_SLOTS["hybrid"] = replace(FEW_SLOTS["toy"], dtype=torch.float32, state_dtype=torch.float32)
+#: Steps of the traffic, by model: the more, the less one costs.
+STEPS = {"toy": 80, "llama": 80, "hybrid": 40}
 
 
 def build(rank: type[Leader] | type[Follower], group: RankGroup, config: EngineConfig = SHORT, **model: Any) -> Any:

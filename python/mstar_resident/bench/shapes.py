@@ -43,6 +43,21 @@ TINY = Qwen35Config(
     rope=RopeConfig(theta=1e4, rotary_dim=16),
     max_positions=4096,
 )
+#: The heads of the 27B and its pattern of layers, for as many ranks, in a width for CPUs.
+NARROW = Qwen35Config(
+    hidden_size=64,
+    layers=4,
+    heads=24,
+    kv_heads=4,
+    intermediate_size=96,
+    value_heads=48,
+    vocab_size=512,
+    head_dim=16,
+    key_dim=8,
+    value_dim=8,
+    rope=RopeConfig(theta=1e4, rotary_dim=4),
+    max_positions=4096,
+)
 #: Columns of a table at most, one less than the pages of the pool that the shapes were measured with elsewhere.
 MOST_COLUMNS = 2047
 
@@ -85,6 +100,7 @@ class Shape:
 SHAPES = {
     **{name: Shape(name, qwen35.SHAPES[name]) for name in ("0.8b", "2b", "4b", "9b")},
     "qwen3-0.6b": Shape("qwen3-0.6b", QWEN3),
+    "narrow": Shape("narrow", NARROW, page_size=16),
     "tiny": Shape("tiny", TINY, page_size=16),
 }
 

@@ -15,7 +15,7 @@ from mstar_resident.engine.pages import Ints
 from mstar_resident.engine.request import Sampling
 from mstar_resident.engine.sampler import mix
 from mstar_resident.models.base import KVSpec, RecurrentPool, RecurrentSpec
-from mstar_resident.models.sharded import Shard
+from mstar_resident.models.shard import Shard
 
 #: Multipliers of the attention hash: by token, by position, by index in the stream, by pool.
 BY_TOKEN, BY_POSITION, BY_INDEX, BY_POOL = (

@@ -132,14 +132,6 @@ class Llama(Loaded[LlamaConfig]):
         x, last = last_tokens(x, inputs.query_start), None if h is None else last_tokens(h, inputs.query_start)
         return self._all_logits(F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head))
 
-    def _whole(self, part: Tensor) -> Tensor:
-        """Return the sum that ``part`` is a part of; alone, a decoder has all of it."""
-        return part
-
-    def _all_logits(self, part: Tensor) -> Tensor:
-        """Return the logits that ``part`` are some of; alone, a decoder has all of them."""
-        return part
-
     def _attend(
         self, x: Tensor, w: LlamaLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
     ) -> Tensor:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 import torch
+from torch import Tensor
 
 from mstar_resident.models.checkpoint import DirectoryWeights, SeededWeights, WeightSource
 from mstar_resident.models.config import read_config
@@ -59,3 +60,11 @@ class Loaded(Generic[AnyConfig]):
     def seeded(cls, config: AnyConfig, seed: int = 0, **options: Unpack[Options]) -> Self:
         """Return the decoder with random weights drawn on the device."""
         return cls(config, SeededWeights(seed, options.get("device", "cpu")), **options)
+
+    def _whole(self, part: Tensor) -> Tensor:
+        """Return the sum that ``part`` is a part of; alone, a decoder has all of it."""
+        return part
+
+    def _all_logits(self, part: Tensor) -> Tensor:
+        """Return the logits that ``part`` are some of; alone, a decoder has all of them."""
+        return part

@@ -152,13 +152,13 @@ class Qwen35(Loaded[Qwen35Config]):
         for w in self._layers:
             x, normed = between.add_norm(x, h, w.mixer_norm, eps, self.dtype)
             if isinstance(w.mixer, AttentionLayer):
-                h = self._attend(normed, w.mixer, next(kv_layers), inputs, angles)
+                h = self._whole(self._attend(normed, w.mixer, next(kv_layers), inputs, angles))
             else:
-                h = self._recur(normed, w.mixer, *next(states), index, ranges)
+                h = self._whole(self._recur(normed, w.mixer, *next(states), index, ranges))
             x, normed = between.add_norm(x, h, w.mlp_norm, eps, self.dtype)
-            h = F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down)
+            h = self._whole(F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down))
         x, last = last_tokens(x, inputs.query_start), None if h is None else last_tokens(h, inputs.query_start)
-        return F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head)
+        return self._all_logits(F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head))
 
     def _attend(
         self, x: Tensor, w: AttentionLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
