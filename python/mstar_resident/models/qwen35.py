@@ -114,6 +114,11 @@ class Qwen35(Loaded[Qwen35Config]):
         """Return the bytes of weights that a decode step reads: all but an embedding table that is not the head too."""
         return weight_bytes([self._layers, self._norm, self._head])
 
+    def held_bytes(self) -> int:
+        """Return the bytes of memory that all its weights take."""
+        head = [] if self.config.tie_embeddings else [self._head]
+        return weight_bytes([self._embeddings, self._layers, self._norm, *head])
+
     def kv_spec(self) -> list[KVSpec]:
         """Return the pool "kv" of the full-attention layers."""
         c = self.config
