@@ -2,7 +2,8 @@
 
 The grid is fixed at capture: ``programs`` items times the KV heads. Every program reads the step's lengths, shares
 the tiles of all rows out over the items in the same way, and takes its own item, so that a long row gets more of them
-than a short one. A row with one item is written at once; the partials of the others are merged by a second kernel.
+than a short one. A row with one item is written at once; the partials of the others are merged by a second kernel:
+one that the last item of a row runs reads as much through one multiprocessor, and lost to it at few rows.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ import triton.language as tl
 from torch import Tensor
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.paged_launch import LAUNCHES, Launch, launch_of
 
-#: Tokens of one tile by head dim: about 32 KiB of keys and values in 16 bits, two programs on one multiprocessor.
-TILE_TOKENS = {64: 64, 128: 64, 256: 32}
-PROGRAMS_PER_MULTIPROCESSOR = 2
 #: Query heads of one KV head that a program holds: the least rows of a matrix product.
-GROUP_ROWS = tl.constexpr(16)
+GROUP = tl.constexpr(16)
 #: Chunk sizes tried: from an even share of all tiles to twice that.
 TRIES = tl.constexpr(8)
 
@@ -29,7 +28,12 @@ TRIES = tl.constexpr(8)
 def _take(
     lengths: tl.tensor, b: tl.tensor, item: tl.tensor, SHARES: tl.constexpr, TILE: tl.constexpr, ROWS: tl.constexpr
 ) -> tl.tuple:
-    """Return the row of an item (b for none), the row's first item, and its number of items."""
+    """Return the row of an item, the row's first item, and its number of items: 0 for an item of no row."""
+    if ROWS == 1:
+        tiles = tl.maximum((tl.load(lengths) + TILE - 1) // TILE, 1)
+        size = (tiles + SHARES - 1) // SHARES
+        count = (tiles + size - 1) // size
+        return item * 0, item * 0, tl.where(item < count, count, 0)
     i = tl.arange(0, ROWS)
     tiles = tl.maximum((tl.load(lengths + i, mask=i < b, other=0) + TILE - 1) // TILE, 1)
     tiles = tl.where(i < b, tiles, 0)
@@ -39,12 +43,15 @@ def _take(
     items = tl.sum((tiles[:, None] + sizes[None, :] - 1) // sizes[None, :], 0)
     # All items at once take as long as the longest; of more items than can run at once, some wait for an even share.
     cost = sizes + tl.where(items > SHARES, total // SHARES, 0)
-    size = tl.min(tl.where(cost == tl.min(cost, 0), sizes, 2147483647), 0)
-    ends = tl.cumsum((tiles + size - 1) // size, 0)
-    row = tl.sum(tl.where((i < b) & (ends <= item), 1, 0), 0)
-    first = tl.max(tl.where((i < b) & (ends <= item), ends, 0), 0)
-    end = tl.min(tl.where((i < b) & (ends > item), ends, 2147483647), 0)
-    return row, first, end - first
+    # One reduction instead of several: each costs a barrier, in every layer.
+    best = tl.min((cost.to(tl.int64) << 32) | sizes, 0)
+    size = best.to(tl.int32)
+    counts = (tiles + size - 1) // size
+    ends = tl.cumsum(counts, 0)
+    begins = ends - counts
+    share = (i.to(tl.int64) << 40) | (begins.to(tl.int64) << 20) | counts  # 2**23 rows, 2**20 items
+    share = tl.sum(tl.where((begins <= item) & (item < ends), share, 0), 0)
+    return (share >> 40).to(tl.int32), ((share >> 20) & 0xFFFFF).to(tl.int32), (share & 0xFFFFF).to(tl.int32)
 
 
 @triton.jit
@@ -90,31 +97,33 @@ def _attend_kernel(
     SHARES: tl.constexpr,
     ROWS: tl.constexpr,
 ) -> None:
-    item = tl.program_id(0)
-    head = tl.program_id(1)
+    head = tl.program_id(0)  # the fastest: an item of no row waits behind every item of one
+    item = tl.program_id(1)
+    kv_heads = tl.num_programs(0)
     row, first, count = _take(lengths, b, item, SHARES, TILE, ROWS)
-    if row >= b:
+    if count == 0:
         return
     length = tl.load(lengths + row)
     pages = table + tl.load(rows + row).to(tl.int64) * table_row
     chunk = item - first
-    if (chunk == 0) & (head == 0):
-        tl.store(items + 2 * row, first)
-        tl.store(items + 2 * row + 1, count)
     tiles = tl.maximum((length + TILE - 1) // TILE, 1)
     tile_begin = tiles * chunk // count
     tile_end = tiles * (chunk + 1) // count
+    one = (chunk == 0) & (head == 0)
+    tl.store(items + 2 * row, first, mask=one)
+    tl.store(items + 2 * row + 1, count, mask=one)
 
-    g = tl.arange(0, GROUP_ROWS)
+    g = tl.arange(0, GROUP)
     d = tl.arange(0, D)
     n = tl.arange(0, TILE)
+    in_group = (g < G)[:, None]
     q_at = q + row.to(tl.int64) * q_row + (head * G + g)[:, None] * q_head + d[None, :]
-    query = tl.load(q_at, mask=(g < G)[:, None], other=0.0)
+    query = tl.load(q_at, mask=in_group, other=0.0)
     kv_at = kv + head.to(tl.int64) * kv_head + d[None, :]
 
-    highest = tl.full([GROUP_ROWS], float("-inf"), tl.float32)
-    total = tl.zeros([GROUP_ROWS], tl.float32)
-    acc = tl.zeros([GROUP_ROWS, D], tl.float32)
+    highest = tl.full([GROUP], float("-inf"), tl.float32)
+    total = tl.zeros([GROUP], tl.float32)
+    acc = tl.zeros([GROUP, D], tl.float32)
     page = _page(pages, tile_begin, length, P, PAGE_SIZE, TILE)
     for tile in range(tile_begin, tile_end):
         token = tile * TILE + n
@@ -134,16 +143,16 @@ def _attend_kernel(
         acc = tl.dot(p.to(value.dtype), value, acc * fade[:, None], input_precision="ieee")
         highest = top
 
-    in_group = g < G
+    out_at = out + row.to(tl.int64) * out_row
     if count == 1:
         result = acc / tl.where(total > 0.0, total, 1.0)[:, None]
-        out_at = out + row.to(tl.int64) * out_row + (head * G + g)[:, None] * out_head + d[None, :]
-        tl.store(out_at, result.to(out.dtype.element_ty), mask=in_group[:, None])
+        at = (head * G + g)[:, None] * out_head + d[None, :]
+        tl.store(out_at + at, result.to(out.dtype.element_ty), mask=in_group)
     else:
-        part = (item * tl.num_programs(1) + head) * G + g
-        tl.store(partial + part[:, None] * D + d[None, :], acc, mask=in_group[:, None])
-        tl.store(peak + part, highest, mask=in_group)
-        tl.store(weight + part, total, mask=in_group)
+        part = (item * kv_heads + head) * G + g
+        tl.store(partial + part[:, None] * D + d[None, :], acc, mask=in_group)
+        tl.store(peak + part, highest, mask=g < G)
+        tl.store(weight + part, total, mask=g < G)
 
 
 @triton.jit
@@ -158,7 +167,6 @@ def _merge_kernel(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_ITEMS: tl.constexpr,
-    ITEMS: tl.constexpr,
 ) -> None:
     row = tl.program_id(0)
     head = tl.program_id(1)
@@ -167,20 +175,22 @@ def _merge_kernel(
     count = tl.load(items + 2 * row + 1)
     if count == 1:
         return
-    s = tl.arange(0, ITEMS)
-    part = (first + s) * heads + head
-    peaks = tl.load(peak + part, mask=s < count, other=float("-inf"))
-    highest = tl.max(peaks, 0)  # the first item of a row always has a token
-    total = tl.sum(tl.exp2(peaks - highest) * tl.load(weight + part, mask=s < count, other=0.0), 0)
-
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
+    highest = tl.full([1], float("-inf"), tl.float32)
+    total = tl.zeros([1], tl.float32)
     acc = tl.zeros([BLOCK_D], tl.float32)
     for begin in range(0, count, BLOCK_ITEMS):
         t = begin + tl.arange(0, BLOCK_ITEMS)
         at = (first + t) * heads + head
-        share = tl.exp2(tl.load(peak + at, mask=t < count, other=float("-inf")) - highest)
         values = tl.load(partial + at[:, None] * D + d[None, :], mask=(t < count)[:, None], other=0.0)
-        acc += tl.sum(share[:, None] * values, 0)
+        peaks = tl.load(peak + at, mask=t < count, other=float("-inf"))
+        weights = tl.load(weight + at, mask=t < count, other=0.0)
+        top = tl.maximum(highest, tl.max(peaks, 0))  # the first item of a row always has a token
+        share = tl.exp2(peaks - top)
+        fade = tl.exp2(highest - top)
+        total = total * fade + tl.sum(share * weights, 0)
+        acc = acc * fade + tl.sum(share[:, None] * values, 0)
+        highest = top
     out_at = out + row.to(tl.int64) * out_row + head * out_head + d
     tl.store(out_at, (acc / total).to(out.dtype.element_ty))
 
@@ -199,6 +209,7 @@ class PagedDecode:
         device: where all of it lives.
         scale: of the scores; ``head_dim ** -0.5`` if None.
         multiprocessors: how many the grid is sized for; the device's if None.
+        _launch: of the tuner: in place of the one that :data:`LAUNCHES` has.
 
     Raises:
         LayoutError: a size is not supported.
@@ -217,9 +228,10 @@ class PagedDecode:
         *,
         scale: float | None = None,
         multiprocessors: int | None = None,
+        _launch: Launch | None = None,
     ) -> None:
-        if head_dim not in TILE_TOKENS:
-            raise LayoutError.of("head_dim", expected=f"one of {list(TILE_TOKENS)}", got=head_dim)
+        if head_dim not in LAUNCHES:
+            raise LayoutError.of("head_dim", expected=f"one of {list(LAUNCHES)}", got=head_dim)
         if kv_heads < 1 or heads % kv_heads or not 1 <= heads // kv_heads <= 16:
             raise LayoutError.of("heads", expected=f"1 to 16 for each of {kv_heads} KV heads", got=heads)
         if min(rows, page_size, max_length) < 1:
@@ -231,10 +243,10 @@ class PagedDecode:
             )
         self.rows, self.heads, self.kv_heads, self.head_dim = rows, heads, kv_heads, head_dim
         self.page_size, self.max_length, self.dtype, self.device = page_size, max_length, dtype, device
-        self._tile = TILE_TOKENS[head_dim]
-        at_once = multiprocessors * PROGRAMS_PER_MULTIPROCESSOR // kv_heads
+        self._launch = _launch or launch_of(head_dim, rows)
+        at_once = multiprocessors * self._launch.programs // kv_heads
         #: Items of an even share. All chunk sizes tried are at least that share, so the items are at most shares + b.
-        self._shares = max(1, min(at_once, rows * triton.cdiv(max_length, self._tile)))
+        self._shares = max(1, min(at_once, rows * triton.cdiv(max_length, self._launch.tile)))
         self.programs = self._shares + rows
         self._scale_log2 = (head_dim**-0.5 if scale is None else scale) * math.log2(math.e)
         self._partial = torch.zeros(self.programs, heads, head_dim, dtype=torch.float32, device=device)
@@ -266,7 +278,8 @@ class PagedDecode:
         self._check("rows", rows, rows.dtype if rows.dtype == torch.int32 else torch.int64, (b,))
         if not 1 <= b <= self.rows:
             raise LayoutError.of("rows of the step", expected=f"1..{self.rows}", got=b)
-        _attend_kernel[(self.programs, self.kv_heads)](
+        launch = self._launch
+        _attend_kernel[(self.kv_heads, self.programs)](
             q,
             kv_layer,
             table,
@@ -287,17 +300,16 @@ class PagedDecode:
             G=self.heads // self.kv_heads,
             D=self.head_dim,
             PAGE_SIZE=self.page_size,
-            TILE=self._tile,
+            TILE=launch.tile,
             SHARES=self._shares,
             ROWS=triton.next_power_of_2(self.rows),
-            num_warps=4,
-            num_stages=3,
+            num_warps=launch.warps,
+            num_stages=launch.stages,
         )
         if self._shares == 1:
             return  # every chunk size tried holds all tiles
         few = b <= 8
         block_d = 64 if few else self.head_dim
-        items = triton.next_power_of_2(self._shares)
         _merge_kernel[(b, self.heads, self.head_dim // block_d)](
             self._partial,
             self._peak,
@@ -307,8 +319,7 @@ class PagedDecode:
             *out.stride()[:2],
             D=self.head_dim,
             BLOCK_D=block_d,
-            BLOCK_ITEMS=min(items, 64 if few else 8),
-            ITEMS=items,
+            BLOCK_ITEMS=min(triton.next_power_of_2(self._shares), 64 if few else 8),
             num_warps=4,
         )
 

@@ -77,8 +77,8 @@ def compile_prologue(layout: RowLayout, b: int) -> None:
 def compile_attention(rows: int, heads: int, kv_heads: int, head_dim: int, page_size: int) -> None:
     q, layer = zeros(rows, heads, head_dim), zeros(5, 2, page_size, kv_heads, head_dim)
     index = zeros(rows, dtype=torch.int64)
-    decode = PagedDecode(rows, heads, kv_heads, head_dim, page_size, 8192, q.dtype, "cpu", multiprocessors=132)
-    lengths = zeros(rows, dtype=torch.int32)
+    sizes, lengths = (rows, heads, kv_heads, head_dim, page_size, 8192), zeros(rows, dtype=torch.int32)
+    decode = PagedDecode(*sizes, q.dtype, "cpu", multiprocessors=132)
     decode.run(q, layer, zeros(9, 4, dtype=torch.int32), index, lengths, torch.zeros_like(q))
     kv_write.write(layer, q[:, :kv_heads], q[:, :kv_heads], index)
 
@@ -121,6 +121,9 @@ def main(backend: str, arch: str) -> None:
     compile_attention(1, 8, 2, 256, 128)
     compile_attention(64, 32, 8, 128, 16)
     compile_attention(128, 20, 20, 64, 48)
+    compile_attention(128, 8, 2, 256, 16)
+    compile_attention(1, 9, 3, 64, 16)
+    compile_attention(1, 32, 8, 128, 16)
     compile_fa2_plan(1, gather=False)
     compile_fa2_plan(256, gather=True)
     compile_gdn(16, torch.float32, norm=True)

@@ -7,18 +7,20 @@ import torch
 
 from mstar_resident.errors import LayoutError
 from mstar_resident.kernels.paged_decode import PagedDecode
+from mstar_resident.kernels.paged_launch import LAUNCHES, launch_of
 
 from .attention_cases import TOLERANCE, Pool, relative_error
 
 
-def attend(lengths, heads, kv_heads, head_dim, page_size, dtype, device, *, multiprocessors=4, rows=None, seed=0):
+def attend(
+    lengths, heads, kv_heads, head_dim, page_size, dtype, device, *, multiprocessors=4, rows=None, seed=0, **choice
+):
     pool = Pool(lengths, kv_heads, head_dim, page_size, dtype, device, seed)
     b = len(lengths)
     q = torch.randn(b, heads, head_dim, generator=torch.Generator().manual_seed(seed + 1)).to(dtype).to(device)
     out = torch.full_like(q, float("nan"))
-    decode = PagedDecode(
-        rows or b, heads, kv_heads, head_dim, page_size, 1024, dtype, device, multiprocessors=multiprocessors
-    )
+    sizes = (rows or b, heads, kv_heads, head_dim, page_size, 1024)
+    decode = PagedDecode(*sizes, dtype, device, multiprocessors=multiprocessors, **choice)
     decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, out)
     return out, pool.expected(q)
 
@@ -123,6 +125,12 @@ def test_a_workspace_may_be_used_again_with_other_lengths(device):
         out = torch.full_like(q, float("nan"))
         decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, out)
         assert relative_error(out, pool.expected(q)) < TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("head_dim", list(LAUNCHES))
+@pytest.mark.parametrize("rows", [1, 64, 1024])
+def test_a_bucket_of_any_rows_has_a_launch(head_dim, rows):
+    assert launch_of(head_dim, rows).tile >= 16
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(34, 2, 64), (3, 2, 64), (2, 2, 96)])
