@@ -24,6 +24,7 @@ from triton.runtime.jit import JITFunction
 from mstar_resident.attention.fa2_plan import Fa2Plan
 from mstar_resident.kernels import fused_norm_rope, gdn_decode, kv_write, prologue
 from mstar_resident.kernels.fa2_planner import Fa2Planner
+from mstar_resident.kernels.gdn_launch import Launch
 from mstar_resident.kernels.paged_decode import PagedDecode
 from mstar_resident.layout import Column, KVTable, RowLayout
 
@@ -89,13 +90,13 @@ def compile_fa2_plan(rows: int, gather: bool) -> None:
     planner.run(zeros(rows, dtype=torch.int32), zeros(rows, dtype=torch.int64))
 
 
-def compile_gdn(heads: int, state: torch.dtype, norm: bool) -> None:
+def compile_gdn(heads: int, state: torch.dtype, norm: bool, launch: Launch | None = None) -> None:
     conv_dim = (2 * 16 + heads) * 128
     z = zeros(2, heads, 128)
     gdn_decode.step(
         zeros(2, conv_dim), zeros(2, heads), zeros(2, heads), zeros(conv_dim, 4), zeros(heads), zeros(heads),
         zeros(3, conv_dim, 3), zeros(3, heads, 128, 128, dtype=state), zeros(2, dtype=torch.int32), z,
-        z=z if norm else None, norm_weight=zeros(128) if norm else None,
+        z=z if norm else None, norm_weight=zeros(128) if norm else None, _launch=launch,
     )  # fmt: skip
 
 
@@ -128,6 +129,8 @@ def main(backend: str, arch: str) -> None:
     compile_fa2_plan(256, gather=True)
     compile_gdn(16, torch.float32, norm=True)
     compile_gdn(32, torch.bfloat16, norm=False)
+    compile_gdn(48, torch.bfloat16, True, Launch(False, 32, 4, ahead=True))
+    compile_gdn(16, torch.float32, True, Launch(True, 16, 4))
     compile_pointwise(8, 2, 256, 64)
     compile_pointwise(9, 3, 64, 64)
     for name, warps, shared in SEEN:

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.gdn_launch import Launch
 
 from .gdn_cases import Net, error
 
@@ -78,6 +79,37 @@ def test_half_precision_matches_float64(dtype, state_dtype, device):
     assert error(out, expected) < 5e-3
     assert error(net.ssm_state[net.index.long()], state) < (FLOAT32_ERROR if state_dtype == torch.float32 else 5e-3)
     assert error(net.conv_state[net.index.long()], conv) == 0
+
+
+@pytest.mark.parametrize("value_heads", [2, 6])
+@pytest.mark.parametrize(
+    "launch",
+    [
+        *[Launch(fused, block, 4, ahead) for fused in (False, True) for block in (8, 32) for ahead in (False, True)],
+        Launch(fused=False, block=128, warps=16),
+    ],
+)
+def test_every_launch_gives_the_same_answer(launch, value_heads, device):
+    net = Net.drawn(2, value_heads, 64, 32, [3, 0, 8], torch.float32, torch.float32, device)
+    net.conv_state[0] = net.ssm_state[0] = float("nan")
+    others = [i for i in range(9) if i not in (3, 8)]
+    before = net.conv_state[others].clone(), net.ssm_state[others].clone()
+    out = torch.full((3, value_heads, 32), float("nan"), device=device)
+    expected, conv, state = net.expected(norm=True)
+    net.run(out, norm=True, _launch=launch)
+    live = [0, 2]
+    assert error(out[live], expected[live]) < FLOAT32_ERROR
+    assert error(net.ssm_state[[3, 8]], state[live]) < FLOAT32_ERROR
+    assert error(net.conv_state[[3, 8]], conv[live]) == 0
+    assert out.isfinite().all()
+    torch.testing.assert_close((net.conv_state[others], net.ssm_state[others]), before, rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_launch_is_fitted_to_smaller_heads():
+    asked = Launch(fused=True, block=128, warps=16)
+    assert asked.fitted(1, 128, 128) == asked
+    assert asked.fitted(3, 64, 16) == Launch(fused=False, block=16, warps=4)
+    assert asked.fitted(1, 16, 8) == Launch(fused=True, block=8, warps=1)
 
 
 def test_steps_one_after_another_match_float64(device):

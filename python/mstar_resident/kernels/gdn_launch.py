@@ -1,0 +1,1 @@
+../../../kernels/gdn_launch.py
