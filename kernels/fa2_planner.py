@@ -1,11 +1,14 @@
 """The plan of FlashInfer's fa2 decode, written inside the captured graph from the step's own lengths.
 
-Its host planner looks for the least chunk of pages by which all rows together make no more items than run at once, and
-lists the items. Here every program looks for it anew, several candidates at a time, and lists a block of the items.
+Its host planners, of the kernels for tensor cores and for CUDA cores, lay other arrays in another order, but look for
+the same chunk, the least number of pages by which all rows together make no more items than run at once, and list the
+items. Here every program looks for it anew, several candidates at a time, and lists a block of the items.
 Page ids are read where they lie, through the rows of the table, or gathered to rows of their own length.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -19,6 +22,8 @@ from mstar_resident.errors import LayoutError
 CANDIDATES = tl.constexpr(32)
 ITEMS_PER_PROGRAM = 128
 PAGES_AT_ONCE = 1024
+#: An item takes 13 bytes and a row 8: room for 20,000 items at once, or for 7,000 rows.
+WORKSPACE_BYTES = 256 * 1024
 
 
 @triton.jit
@@ -44,9 +49,9 @@ def _plan_kernel(
     request: tl.tensor,
     tile: tl.tensor,
     first: tl.tensor,
-    merge: tl.tensor,
     chunk_tokens: tl.tensor,
-    valid: tl.tensor,
+    merge: tl.tensor | None,
+    valid: tl.tensor | None,
     indptr: tl.tensor,
     indices: tl.tensor,
     last_page_len: tl.tensor,
@@ -84,10 +89,11 @@ def _plan_kernel(
     total = tl.sum(chunks, 0)
     if part == 0:
         tl.store(first + i, ends - chunks, mask=inside)
-        tl.store(merge + i, ends - chunks, mask=inside)
         tl.store(first + B, total)
-        tl.store(merge + B, total)
         tl.store(chunk_tokens, chunk * PAGE_SIZE)
+        if merge is not None:  # for tensor cores
+            tl.store(merge + i, ends - chunks, mask=inside)
+            tl.store(merge + B, total)
         if GATHER:
             page_ends = tl.cumsum(pages, 0)
             tl.store(indptr + i, page_ends - pages, mask=inside)
@@ -111,55 +117,83 @@ def _plan_kernel(
     live = item < total
     tl.store(request + item, tl.where(live, owner, 0), mask=item < ITEMS)
     tl.store(tile + item, tl.where(live, item - begin, 0), mask=item < ITEMS)
-    tl.store(valid + item, live.to(tl.uint8), mask=item < ITEMS)
+    if valid is not None:  # with a split
+        tl.store(valid + item, live.to(tl.uint8), mask=item < ITEMS)
+
+
+@dataclass(frozen=True, slots=True)
+class Fa2Buffers:
+    """Hold what FlashInfer's wrapper reads of one bucket over one pool, at fixed addresses on the table's device.
+
+    Attributes:
+        table: int32[R, P], contiguous: the pool's page table, row 0 the trash row.
+        indptr: int32[bucket + 1]: where each row's page ids begin in ``indices``.
+        last_page_len: int32[bucket]: tokens of each row's last page.
+        indices: int32 page ids: the table itself, or int32[bucket * P] where they are gathered.
+        workspace: uint8[WORKSPACE_BYTES]: FlashInfer's int workspace.
+        gather: whether a step copies the used cells of its rows instead of reading them through the table.
+    """
+
+    table: Tensor
+    indptr: Tensor
+    last_page_len: Tensor
+    indices: Tensor
+    workspace: Tensor
+    gather: bool
+
+    @classmethod
+    def of(cls, bucket: int, table: Tensor, page_size: int, *, gather: bool = False) -> Fa2Buffers:
+        """Return buffers for ``bucket`` rows.
+
+        Raises:
+            LayoutError: a shape or dtype does not fit, or the table is too large to be read through.
+        """
+        if table.dtype != torch.int32 or table.dim() != 2 or not table.is_contiguous():
+            raise LayoutError.of("table", expected="int32[R, P], contiguous", got=(table.dtype, tuple(table.shape)))
+        if not gather and (table.numel() * page_size >= 2**31 or table.shape[1] < 2):
+            expected = "2 columns or more, and fewer than 2^31 tokens in all its cells; else gather"
+            raise LayoutError.of("table", expected=expected, got=tuple(table.shape))
+        indices = table.view(-1)
+        if gather:
+            indices = torch.zeros(bucket * table.shape[1], dtype=torch.int32, device=table.device)
+        return cls(
+            table,
+            torch.zeros(bucket + 1, dtype=torch.int32, device=table.device),
+            torch.ones(bucket, dtype=torch.int32, device=table.device),
+            indices,
+            torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=table.device),
+            gather,
+        )
 
 
 class Fa2Planner:
-    """Write a bucket's plan at fixed addresses, for one pool; one launch in the captured graph.
-
-    Attributes:
-        workspace: uint8[plan.offsets["end"]], on the table's device: FlashInfer's int workspace.
-        indptr: int32[bucket + 1]; ``last_page_len``: int32[bucket]; ``indices``: int32 page ids, the table itself
-            unless they are gathered, then int32[bucket * P].
+    """Write a bucket's plan to its buffers; one launch in the captured graph.
 
     Args:
         plan: the bucket's plan.
-        table: int32[R, P], contiguous: the pool's page table, row 0 the trash row.
-        gather: copy the used cells of the step's rows instead of reading them through the table.
-        workspace: uint8, at least ``plan.offsets["end"]`` bytes; its own if None.
+        buffers: the bucket's. What no step changes is written here: a host plan after it would be in the way.
 
     Raises:
-        LayoutError: a shape or dtype does not fit, or the table is too large to be read through.
+        LayoutError: the buffers are another bucket's, or the plan does not fit into the workspace.
     """
 
-    def __init__(self, plan: Fa2Plan, table: Tensor, *, gather: bool = False, workspace: Tensor | None = None) -> None:
-        size, at = plan.offsets["end"], plan.offsets
-        if table.dtype != torch.int32 or table.dim() != 2 or not table.is_contiguous():
-            raise LayoutError.of("table", expected="int32[R, P], contiguous", got=(table.dtype, tuple(table.shape)))
-        if not gather and (table.numel() * plan.page_size >= 2**31 or table.shape[1] < 2):
-            expected = "2 columns or more, and fewer than 2^31 tokens in all its cells; else gather"
-            raise LayoutError.of("table", expected=expected, got=tuple(table.shape))
-        if workspace is None:
-            workspace = torch.zeros(-(-size // 16) * 16, dtype=torch.uint8, device=table.device)
-        if workspace.dtype != torch.uint8 or workspace.numel() < size or workspace.device != table.device:
-            expected = f"uint8[{size} or more], {table.device}"
-            raise LayoutError.of("workspace", expected=expected, got=(workspace.dtype, workspace.numel()))
-        self.plan, self.workspace, self.gather, self._table = plan, workspace, gather, table
-        self.indptr = torch.zeros(plan.bucket + 1, dtype=torch.int32, device=table.device)
-        self.last_page_len = torch.ones(plan.bucket, dtype=torch.int32, device=table.device)
-        self.indices = table.view(-1)
-        if gather:
-            self.indices = torch.zeros(plan.bucket * table.shape[1], dtype=torch.int32, device=table.device)
-        self._ints = {
-            name: workspace[at[name] :].view(torch.int32) for name in at if at[name] % 4 == 0 and at[name] < size
-        }
-        self._valid = workspace[at["valid"] :]
-        self.constants()
-
-    def constants(self) -> None:
-        """Write what no step changes; anew where the workspace was planned to in the meantime."""
-        self._ints["query_tile"][: self.plan.items] = 0
-        self._ints["rows"][:1] = self.plan.bucket
+    def __init__(self, plan: Fa2Plan, buffers: Fa2Buffers) -> None:
+        at = plan.offsets
+        if buffers.last_page_len.numel() != plan.bucket:
+            raise LayoutError.of("buffers", expected=f"of {plan.bucket} rows", got=buffers.last_page_len.numel())
+        if buffers.workspace.numel() < at["end"]:
+            raise LayoutError.of("workspace", expected=f"{at['end']} bytes", got=buffers.workspace.numel())
+        self.plan, self.buffers = plan, buffers
+        ints = {name: buffers.workspace[at[name] :].view(torch.int32) for name in at if name != "end"}
+        valid = buffers.workspace[at["valid"] :] if plan.split else None
+        self._arrays = (
+            *(ints[name] for name in ("request", "tile", "first", "chunk_tokens")),
+            ints.get("merge"),
+            valid,
+        )
+        if plan.tensor_cores:
+            ints["query_tile"][: plan.items] = 0
+            ints["rows"][:1] = plan.bucket
 
     def run(self, lengths: Tensor, rows: Tensor) -> None:
         """Write the plan of a step. Does not wait.
@@ -168,23 +202,18 @@ class Fa2Planner:
             lengths: int32[bucket]: tokens that each row attends, 1 for padding.
             rows: int64[bucket] or int32[bucket]: the table row of each batch row, 0 for padding.
         """
-        plan, ints = self.plan, self._ints
+        plan, buffers = self.plan, self.buffers
         parts = triton.cdiv(plan.items, ITEMS_PER_PROGRAM)
-        _plan_kernel[(parts + (plan.bucket if self.gather else 0),)](
+        _plan_kernel[(parts + (plan.bucket if buffers.gather else 0),)](
             lengths,
             rows,
-            self._table,
-            ints["request"],
-            ints["tile"],
-            ints["first"],
-            ints["merge"],
-            ints["chunk_tokens"],
-            self._valid,
-            self.indptr,
-            self.indices,
-            self.last_page_len,
-            self._table.stride(0),
-            self._table.numel(),
+            buffers.table,
+            *self._arrays,
+            buffers.indptr,
+            buffers.indices,
+            buffers.last_page_len,
+            buffers.table.stride(0),
+            buffers.table.numel(),
             B=plan.bucket,
             ROWS=triton.next_power_of_2(plan.bucket),
             PAGE_SIZE=plan.page_size,
@@ -193,7 +222,7 @@ class Fa2Planner:
             ITEMS=plan.items,
             BLOCK=ITEMS_PER_PROGRAM,
             PARTS=parts,
-            GATHER=self.gather,
+            GATHER=buffers.gather,
             WIDE=PAGES_AT_ONCE,
             num_warps=4 if plan.bucket <= 64 else 8,
         )

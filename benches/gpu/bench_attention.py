@@ -12,18 +12,21 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import layers
 import numpy as np
 import torch
 
 from mstar_resident.attention import flashinfer_fa2
+from mstar_resident.attention.fa2_plan import CUDA_CORE_GROUPS, LEAST_TENSOR_CORE_GROUP
 from mstar_resident.attention.flashinfer_fa2 import FlashInferAttention
 from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.cli.record import write_json
 from mstar_resident.engine.inputs import PagedKV
-from mstar_resident.kernels.fa2_planner import Fa2Planner
+from mstar_resident.kernels.fa2_planner import Fa2Buffers
 
 DTYPE = torch.bfloat16
 SKEWED = 8192
@@ -117,19 +120,35 @@ def begin_often(attention: FlashInferAttention, case: Case) -> None:
 
 def time_host_plan(attention: FlashInferAttention, case: Case) -> float:
     """Return µs of the host plan that FlashInfer needs for the same step: median of several."""
-    bucket = attention._bucket(case.pool[0], case.q.shape[1], case.paged)
-    made = flashinfer_fa2.wrapper(
-        Fa2Planner(bucket.plan, case.paged.table, gather=True), flashinfer_fa2.float_workspace(case.q.device)
-    )
+    heads, layer = case.q.shape[1], case.pool[0]
+    plan = attention._bucket(layer, heads, case.paged).plan
+    buffers = Fa2Buffers.of(plan.bucket, case.paged.table, plan.page_size, gather=True)
+    made = flashinfer_fa2.wrapper(buffers, flashinfer_fa2.float_workspace(case.q.device), plan.tensor_cores)
     lengths = case.lengths.numpy().astype(np.int64)
-    indices = case.paged.table.view(-1)[: int((-(-lengths // bucket.plan.page_size)).sum())].cpu()
+    indices = case.paged.table.view(-1)[: int((-(-lengths // plan.page_size)).sum())].cpu()
     took = []
     for _ in range(PLANS):
         begin = time.perf_counter_ns()
-        flashinfer_fa2.plan_pages(made, bucket.plan, case.q.shape[2], DTYPE, lengths, indices)
+        flashinfer_fa2.plan_pages(made, heads, layer, lengths, indices)
         took.append((time.perf_counter_ns() - begin) / 1000)
     torch.cuda.synchronize()
     return statistics.median(took)
+
+
+def fa2_arms(shape: tuple[int, int, int, int]) -> dict[str, Callable[[], FlashInferAttention]]:
+    """Return how to make each fa2 arm: on the cores the group takes, the same gathered, and on the other cores."""
+    arms: dict[str, Callable[[], FlashInferAttention]] = {}
+    group = shape[0] // shape[1]
+    ours = group >= LEAST_TENSOR_CORE_GROUP
+    for tensor_cores in (ours, not ours) if group in CUDA_CORE_GROUPS else (ours,):
+        cores = "tensor cores" if tensor_cores else "CUDA cores"
+        refused = flashinfer_fa2.refusal(*shape, DTYPE, "cuda", tensor_cores=tensor_cores)
+        print(f"fa2 on {cores}: {refused or 'planned in the graph, equal to its host planner'}", flush=True)
+        if refused is None and tensor_cores == ours:
+            arms |= {"fa2": FlashInferAttention, "fa2, gathered": partial(FlashInferAttention, gather=True)}
+        elif refused is None:
+            arms[f"fa2, {cores}"] = partial(FlashInferAttention, tensor_cores=tensor_cores)
+    return arms
 
 
 def main() -> None:
@@ -150,23 +169,19 @@ def main() -> None:
         parser.error("no CUDA device")
     torch.manual_seed(0)
     shape = (args.kv_heads * args.group, args.kv_heads, args.head_dim, args.page)
-    refused = flashinfer_fa2.refusal(*shape, DTYPE, "cuda")
-    print(f"flashinfer fa2: {refused or 'planned in the graph, equal to its host planner'}", flush=True)
+    arms = {"triton": TritonAttention} | fa2_arms(shape)
     print(
-        f"{'backend':16} {'rows':>5} {'lengths':>8} {'µs':>9} {'floor':>8} {'share':>6} {'planner':>8} {'host plan':>9}"
+        f"{'backend':17} {'rows':>5} {'lengths':>8} {'µs':>9} {'floor':>8} {'share':>6} {'planner':>8} {'host plan':>9}"
     )
     records = []
     for kind in kinds:
         for rows in map(int, args.rows.split(",")):
             case = Case(rows, kind, args)
-            backends = {"triton": TritonAttention()}
-            if refused is None:
-                backends |= {"fa2": FlashInferAttention(), "fa2, gathered": FlashInferAttention(gather=True)}
-            for name, attention in backends.items():
-                r = bench(name, attention, case, kind, args)
+            for name, make in arms.items():
+                r = bench(name, make(), case, kind, args)
                 records.append(r)
                 print(
-                    f"{r.backend:16} {r.rows:5} {r.lengths:>8} {r.us:9.2f} {r.floor_us:8.2f} {r.bandwidth_share:6.2f}"
+                    f"{r.backend:17} {r.rows:5} {r.lengths:>8} {r.us:9.2f} {r.floor_us:8.2f} {r.bandwidth_share:6.2f}"
                     f" {r.planner_us:8.2f} {r.host_plan_us:9.1f}",
                     flush=True,
                 )

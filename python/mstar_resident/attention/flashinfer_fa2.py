@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from mstar_resident.attention import torch_paged
-from mstar_resident.attention.fa2_plan import Fa2Plan
+from mstar_resident.attention.fa2_plan import LEAST_TENSOR_CORE_GROUP, Fa2Plan, check
 from mstar_resident.errors import LayoutError
 from mstar_resident.kernels import kv_write
-from mstar_resident.kernels.fa2_planner import Fa2Planner
+from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
 
 if TYPE_CHECKING:
     from mstar_resident.engine.inputs import PagedKV
@@ -26,6 +26,8 @@ KNOWN = ("0.7.2.post1",)
 FLOAT_WORKSPACE_BYTES = 128 * 1024 * 1024
 #: Buckets that a self-test plans.
 TESTED = (1, 7, 64, 200)
+#: Pages of a self-test's pool, so that it is small beside the engine's; rows of large buckets share some.
+TESTED_PAGES = 2048
 
 
 class FlashInferAttention:
@@ -36,15 +38,19 @@ class FlashInferAttention:
     own lengths to the same places. FlashInfer's kernels read the plan before they wait for the kernel in front of
     them, so :meth:`begin` comes before the first projection, never right before :meth:`decode`.
 
+    fa2 has a decode kernel for tensor cores, taken from ``LEAST_TENSOR_CORE_GROUP`` query heads for each KV head on,
+    and one for CUDA cores, taken below.
+
     Args:
         gather: copy the used page ids of each step instead of reading them through the page table.
+        tensor_cores: whether to decode on tensor cores; by the group if None.
     """
 
     #: A bucket that decodes with it needs no host plan; what cannot be planned in the graph raises.
     host_plan_free = True
 
-    def __init__(self, *, gather: bool = False) -> None:
-        self.gather = gather
+    def __init__(self, *, gather: bool = False, tensor_cores: bool | None = None) -> None:
+        self.gather, self.tensor_cores = gather, tensor_cores
         self._buckets: dict[tuple[object, ...], _Bucket] = {}
         self._float_workspace: Tensor | None = None
 
@@ -79,7 +85,8 @@ class FlashInferAttention:
         if found is None:
             if self._float_workspace is None:
                 self._float_workspace = float_workspace(layer.device)
-            found = _Bucket(b, heads, layer, paged.table, self._float_workspace, self.gather)
+            buffers = Fa2Buffers.of(b, paged.table, layer.shape[2], gather=self.gather)
+            found = _Bucket(heads, layer, buffers, self._float_workspace, self.tensor_cores)
             self._buckets[key] = found
         return found
 
@@ -87,100 +94,130 @@ class FlashInferAttention:
 class _Bucket:
     """Hold one bucket's wrapper, planned once, and the planner that writes to its buffers."""
 
-    def __init__(self, b: int, heads: int, layer: Tensor, table: Tensor, float_workspace: Tensor, gather: bool) -> None:
+    def __init__(
+        self, heads: int, layer: Tensor, buffers: Fa2Buffers, float_workspace: Tensor, tensor_cores: bool | None
+    ) -> None:
         _, _, page_size, kv_heads, head_dim = layer.shape
-        self.plan = Fa2Plan(b, heads, kv_heads, page_size, multiprocessors(layer.device))
-        self.planner = Fa2Planner(self.plan, table, gather=gather)
-        self.wrapper = wrapper(self.planner, float_workspace)
-        plan_pages(self.wrapper, self.plan, head_dim, layer.dtype, np.ones(b, dtype=np.int64), table.view(-1)[:0])
-        told, expected = [int(n) for n in self.wrapper._plan_info], self.plan.info(head_dim)
+        if tensor_cores is None:
+            tensor_cores = heads >= LEAST_TENSOR_CORE_GROUP * kv_heads
+        b = buffers.last_page_len.numel()
+        check(b, heads, kv_heads, page_size, tensor_cores)
+        self.wrapper = wrapper(buffers, float_workspace, tensor_cores)
+        plan_pages(self.wrapper, heads, layer, np.ones(b, dtype=np.int64), buffers.table.view(-1)[:0])
+        told = [int(n) for n in self.wrapper._plan_info]
+        if tensor_cores:
+            self.plan = Fa2Plan.on_tensor_cores(b, heads, kv_heads, page_size, multiprocessors(layer.device))
+        else:
+            self.plan = Fa2Plan.on_cuda_cores(b, heads, kv_heads, page_size, items=told[0], split=bool(told[-1]))
+        expected = self.plan.info(head_dim)
         if told != expected:
             raise LayoutError.of("FlashInfer's plan", expected=expected, got=told, version=installed())
-        self.planner.constants()
+        self.planner = Fa2Planner(self.plan, buffers)
 
 
 def refusal(
-    heads: int, kv_heads: int, head_dim: int, page_size: int, dtype: torch.dtype, device: torch.device | str
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    *,
+    tensor_cores: bool | None = None,
 ) -> str | None:
     """Return why fa2's plan cannot be written in the graph here, None if it can; logs one line where it cannot.
 
     Looks at the release, then has FlashInfer's own host planner plan random lengths in several buckets and compares
-    every array with the kernel's, and the outputs of both plans bit by bit. Runs kernels and waits: at start-up only.
+    every array with the kernel's, and the outputs of both plans bit by bit: for the cores that
+    :class:`FlashInferAttention` would take, or those given. Runs kernels and waits: at start-up only.
     """
-    found = _refusal(heads, kv_heads, head_dim, page_size, dtype, torch.device(device))
+    found = _refusal(heads, kv_heads, head_dim, page_size, dtype, torch.device(device), tensor_cores)
     if found is not None:
         logger.info("fa2 needs its host plan: %s", found)
     return found
 
 
 def _refusal(
-    heads: int, kv_heads: int, head_dim: int, page_size: int, dtype: torch.dtype, device: torch.device
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    tensor_cores: bool | None,
 ) -> str | None:
     release = installed()
     if release not in KNOWN:
         return f"flashinfer-python {release or 'is not installed'}: known is {', '.join(KNOWN)}"
     generator = np.random.default_rng(0)
     for b in TESTED:
-        pages = 64
-        table = generator.permutation((2 * b + 1) * pages).reshape(2 * b + 1, pages).astype(np.int32)
-        lengths = generator.integers(1, pages * page_size + 1, b)
+        columns, pool = 64, min((2 * b + 1) * 64, TESTED_PAGES)
+        table = (generator.permutation((2 * b + 1) * columns) % pool).reshape(-1, columns).astype(np.int32)
+        lengths = generator.integers(1, columns * page_size + 1, b)
         rows = generator.permutation(2 * b)[:b] + 1
-        layer = torch.randn(table.size, 2, page_size, kv_heads, head_dim, dtype=dtype, device=device)
+        layer = torch.randn(pool, 2, page_size, kv_heads, head_dim, dtype=dtype, device=device)
         q = torch.randn(b, heads, head_dim, dtype=dtype, device=device)
-        on_table = torch.from_numpy(table).to(device)
+        through, gathered = (
+            Fa2Buffers.of(b, torch.from_numpy(table).to(device), page_size, gather=gather) for gather in (False, True)
+        )
         workspace = float_workspace(device)
         try:
-            ours = _Bucket(b, heads, layer, on_table, workspace, gather=False)
+            ours = _Bucket(heads, layer, through, workspace, tensor_cores)
         except LayoutError as error:
             return str(error)
         ours.planner.run(torch.from_numpy(lengths.astype(np.int32)).to(device), torch.from_numpy(rows).to(device))
-        theirs = wrapper(Fa2Planner(ours.plan, on_table, gather=True), workspace)
+        theirs = wrapper(gathered, workspace, ours.plan.tensor_cores)
         used = [table[row, : -(-length // page_size)] for row, length in zip(rows, lengths, strict=True)]
-        indices = torch.from_numpy(np.concatenate(used)).to(device)
-        plan_pages(theirs, ours.plan, head_dim, dtype, lengths, indices)
-        mine, host = (ours.plan.read(w._int_workspace_buffer.cpu().numpy()) for w in (ours.wrapper, theirs))
-        for name in ("request", "tile", "first", "chunk_tokens"):
-            if not np.array_equal(getattr(mine, name), getattr(host, name)):
-                return f"its host planner differs in {name}, {b} rows"
+        plan_pages(theirs, heads, layer, lengths, torch.from_numpy(np.concatenate(used)).to(device))
+        mine, host = (ours.plan.read(buffers.workspace.cpu().numpy()) for buffers in (through, gathered))
+        if (name := mine.difference(host)) is not None:
+            return f"its host planner differs in {name}, {b} rows"
         outputs = [one.run(q, layer, out=torch.empty_like(q)) for one in (ours.wrapper, theirs)]
         if not torch.equal(*outputs):
             return f"outputs differ, {b} rows"
     return None
 
 
-def wrapper(planner: Fa2Planner, float_workspace: Tensor) -> Any:
-    """Return FlashInfer's wrapper of a captured tensor-core decode over a planner's buffers."""
+def wrapper(buffers: Fa2Buffers, float_workspace: Tensor, tensor_cores: bool) -> Any:
+    """Return FlashInfer's wrapper of a captured decode over a bucket's buffers."""
     from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
     made = BatchDecodeWithPagedKVCacheWrapper(
         float_workspace,
         "NHD",
         use_cuda_graph=True,
-        use_tensor_cores=True,
-        paged_kv_indptr_buffer=planner.indptr,
-        paged_kv_indices_buffer=planner.indices,
-        paged_kv_last_page_len_buffer=planner.last_page_len,
+        use_tensor_cores=tensor_cores,
+        paged_kv_indptr_buffer=buffers.indptr,
+        paged_kv_indices_buffer=buffers.indices,
+        paged_kv_last_page_len_buffer=buffers.last_page_len,
         backend="fa2",
     )
-    made._int_workspace_buffer = planner.workspace
+    made._int_workspace_buffer = buffers.workspace
     return made
 
 
-def plan_pages(
-    made: Any, plan: Fa2Plan, head_dim: int, dtype: torch.dtype, lengths: np.ndarray, indices: Tensor
-) -> None:
-    """Have FlashInfer's host planner plan a step of rows whose pages follow one another in ``indices``."""
-    pages = np.maximum(-(-lengths // plan.page_size), 1)
+def plan_pages(made: Any, heads: int, layer: Tensor, lengths: np.ndarray, indices: Tensor) -> None:
+    """Have FlashInfer's host planner plan a step over ``layer``, of rows whose pages follow one another in ``indices``.
+
+    Args:
+        made: a :func:`wrapper` of as many rows as ``lengths`` has.
+        heads: query heads.
+        layer: ``[pages, 2, page_size, kv_heads, head_dim]``: the pool's, whose shape and dtype the plan is for.
+        lengths: int64[b]: tokens that each row attends.
+        indices: int32: page ids.
+    """
+    _, _, page_size, kv_heads, head_dim = layer.shape
+    pages = np.maximum(-(-lengths // page_size), 1)
     made.plan(
         torch.from_numpy(np.concatenate([[0], np.cumsum(pages)]).astype(np.int32)),
         indices,
-        torch.from_numpy((lengths - (pages - 1) * plan.page_size).astype(np.int32)),
-        plan.heads,
-        plan.kv_heads,
+        torch.from_numpy((lengths - (pages - 1) * page_size).astype(np.int32)),
+        heads,
+        kv_heads,
         head_dim,
-        plan.page_size,
-        q_data_type=dtype,
-        kv_data_type=dtype,
+        page_size,
+        q_data_type=layer.dtype,
+        kv_data_type=layer.dtype,
     )
 
 

@@ -24,6 +24,7 @@ from triton.runtime.jit import JITFunction
 from mstar_resident.attention.fa2_plan import Fa2Plan
 from mstar_resident.kernels import fused_norm_rope, gdn_decode, kv_write, prologue
 from mstar_resident.kernels.fa2_planner import Fa2Planner
+from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
 from mstar_resident.kernels.gdn_launch import Launch
 from mstar_resident.kernels.paged_decode import PagedDecode
 from mstar_resident.layout import Column, KVTable, RowLayout
@@ -84,10 +85,10 @@ def compile_attention(rows: int, heads: int, kv_heads: int, head_dim: int, page_
     kv_write.write(layer, q[:, :kv_heads], q[:, :kv_heads], index)
 
 
-def compile_fa2_plan(rows: int, gather: bool) -> None:
-    plan = Fa2Plan(rows, 8, 2, 16, multiprocessors=132)
-    planner = Fa2Planner(plan, zeros(2 * rows + 1, 64, dtype=torch.int32), gather=gather)
-    planner.run(zeros(rows, dtype=torch.int32), zeros(rows, dtype=torch.int64))
+def compile_fa2_plan(plan: Fa2Plan, gather: bool) -> None:
+    table = zeros(2 * plan.bucket + 1, 64, dtype=torch.int32)
+    planner = Fa2Planner(plan, Fa2Buffers.of(plan.bucket, table, plan.page_size, gather=gather))
+    planner.run(zeros(plan.bucket, dtype=torch.int32), zeros(plan.bucket, dtype=torch.int64))
 
 
 def compile_gdn(heads: int, state: torch.dtype, norm: bool, launch: Launch | None = None) -> None:
@@ -125,8 +126,10 @@ def main(backend: str, arch: str) -> None:
     compile_attention(128, 8, 2, 256, 16)
     compile_attention(1, 9, 3, 64, 16)
     compile_attention(1, 32, 8, 128, 16)
-    compile_fa2_plan(1, gather=False)
-    compile_fa2_plan(256, gather=True)
+    compile_fa2_plan(Fa2Plan.on_tensor_cores(1, 8, 2, 16, multiprocessors=132), gather=False)
+    compile_fa2_plan(Fa2Plan.on_tensor_cores(256, 8, 2, 16, multiprocessors=132), gather=True)
+    compile_fa2_plan(Fa2Plan.on_cuda_cores(16, 9, 3, 16, items=396, split=True), gather=True)
+    compile_fa2_plan(Fa2Plan.on_cuda_cores(64, 20, 20, 48, items=64, split=False), gather=False)
     compile_gdn(16, torch.float32, norm=True)
     compile_gdn(32, torch.bfloat16, norm=False)
     compile_gdn(48, torch.bfloat16, True, Launch(False, 32, 4, ahead=True))
