@@ -23,7 +23,6 @@ from triton.runtime.jit import JITFunction
 
 from mstar_resident.attention.fa2_plan import Fa2Plan
 from mstar_resident.kernels import fused_norm_rope, gdn_decode, kv_write, prologue
-from mstar_resident.kernels.fa2_planner import Fa2Planner
 from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
 from mstar_resident.kernels.gdn_launch import Launch
 from mstar_resident.kernels.paged_decode import PagedDecode
