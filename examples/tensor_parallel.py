@@ -72,16 +72,15 @@ def main() -> None:
     part = ShardedLlama.seeded_part(MODEL, TorchShard(), device=device)
     tokens: list[list[int]] = []
     if rank == 0:
-        leader = Leader(part, config, group)
+        engine: Engine = (leader := Leader(part, config, group))
         leader.capture()
         tokens = serve(leader)
         leader.finish()
-        done = leader.counters
     else:
-        follower = Follower(part, config, group)
+        engine = follower = Follower(part, config, group)
         follower.capture()
         follower.follow()  # raises where a token differs from rank 0's
-        done = follower.counters
+    done = engine.counters
     found = group.gather((done.resident_steps, done.rows_checked, len(done.mismatches)))
     if rank == 0:
         for number, (steps, rows, mismatches) in enumerate(found):
@@ -91,8 +90,7 @@ def main() -> None:
         print(f"{same} of {len(alone)} requests say what one process says that has the whole model")
         if same < len(alone) or any(mismatches for _, _, mismatches in found):
             raise SystemExit("the ranks are wrong")
-    dist.barrier()
-    dist.destroy_process_group()
+    group.leave(engine)  # with its graphs, which NCCL's end would wait for
 
 
 if __name__ == "__main__":

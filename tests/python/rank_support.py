@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,6 +119,30 @@ def traffic(leader: Leader, seed: int, steps: int, after: Callable[[], None], co
             break
     leader.finish()
     return requests
+
+
+def torchrun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run ranks on a free port of this machine; none outlives the call."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(map(str, [*sys.path, Path(__file__).parent])),
+    }
+    process = subprocess.Popen(
+        [*command, *arguments],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = process.communicate(timeout=200)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 class TellsSlots(Leader):

@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     plan = memory_plan(config, arguments.ranks, engine)
     ranks = "1 rank" if arguments.ranks == 1 else f"{arguments.ranks} ranks"
     print(
-        f"{arguments.shape} on {ranks}, {arguments.dtype}, states in fp32: steps and states of {arguments.rows} requests, "
-        f"{arguments.pages} pages of {arguments.page_size} tokens"
+        f"{arguments.shape} on {ranks}, {arguments.dtype}, states in fp32: steps and states of {arguments.rows} "
+        f"requests, {arguments.pages} pages of {arguments.page_size} tokens"
     )
     print(*(f"{head:>{width}}" for head, width in COLUMNS))
     for share in plan:

@@ -68,6 +68,10 @@ class GraphRunner:
             self._graphs = {key: graph for key, graph in self._graphs.items() if key[0] != bucket}
         show_progress(len(ordered), len(ordered), f"captured {walk}")
 
+    def drop(self) -> None:
+        """Free the graphs; later steps run eagerly."""
+        self._graphs.clear()
+
     def decode(self, view: DecodeView) -> None:
         """Replay the view's graph, or run its step eagerly if it has none."""
         graph = self._graphs.get(_key(view))

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,33 +12,9 @@ from mstar_resident.bench.shapes import NARROW
 from mstar_resident.engine.ranks import Leader, LocalGroup
 from mstar_resident.models.llama import Llama
 from mstar_resident.models.qwen35 import Qwen35
-from rank_support import FEW_SLOTS, LLAMA, STEPS, traffic
+from rank_support import FEW_SLOTS, LLAMA, STEPS, torchrun, traffic
 
 PROGRAM = Path(__file__).parents[1] / "rank_program.py"
-
-
-def torchrun(ranks: int, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run ranks on a free port of this machine; none outlives the call."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    environment = os.environ | {
-        "OMP_NUM_THREADS": "1",
-        "PYTHONPATH": os.pathsep.join([*map(str, sys.path), str(PROGRAM.parent)]),
-    }
-    process = subprocess.Popen(
-        [*command, *arguments],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        out, err = process.communicate(timeout=200)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
 def records(ranks: int, model: str, folder: Path, *fault: str) -> list[dict[str, Any]]:

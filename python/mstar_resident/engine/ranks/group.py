@@ -5,11 +5,14 @@ from __future__ import annotations
 import copy
 import datetime
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch.distributed as dist
 
 from mstar_resident.engine.ranks.moves import Move
+
+if TYPE_CHECKING:
+    from mstar_resident.engine.engine import Engine
 
 #: A follower waits this long for its leader's next step.
 PATIENCE = datetime.timedelta(hours=24)
@@ -64,6 +67,17 @@ class TorchGroup:
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value, group=self._group)
         return values
+
+    def leave(self, *engines: Engine) -> None:
+        """Free the graphs of engines, wait for the other ranks, and end ``torch.distributed``; all ranks call it.
+
+        NCCL's end waits for every graph that holds one of its collectives.
+        """
+        for engine in engines:
+            if engine.graphs is not None:
+                engine.graphs.drop()
+        self.gather(None)
+        dist.destroy_process_group()
 
 
 class LocalGroup:
