@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
 
+import fa3
 import layers
 import numpy as np
 import torch
@@ -169,7 +170,7 @@ def main() -> None:
         parser.error("no CUDA device")
     torch.manual_seed(0)
     shape = (args.kv_heads * args.group, args.kv_heads, args.head_dim, args.page)
-    arms = {"triton": TritonAttention} | fa2_arms(shape)
+    arms = {"triton": TritonAttention} | fa2_arms(shape) | fa3.arms()
     print(
         f"{'backend':17} {'rows':>5} {'lengths':>8} {'µs':>9} {'floor':>8} {'share':>6} {'planner':>8} {'host plan':>9}"
     )

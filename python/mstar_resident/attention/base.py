@@ -26,6 +26,9 @@ class Attention(Protocol):
     def host_plan_free(self) -> bool:
         """Whether a bucket that decodes with it needs no host plan, as far as it is concerned."""
 
+    def backend(self, rows: int) -> str:
+        """Name what a decode of so many rows runs on; where that is measured, once such a decode has run."""
+
     def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
         """Store ``k`` and ``v``, ``[t, kv_heads, head_dim]`` each, at ``paged.write_loc``."""
 

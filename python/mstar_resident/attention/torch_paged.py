@@ -84,6 +84,10 @@ class TorchAttention:
     #: Pages are read off the tables.
     host_plan_free = True
 
+    def backend(self, rows: int) -> str:
+        """Name the backend."""
+        return "torch"
+
     def begin(self, layer: Tensor, heads: int, paged: PagedKV) -> None:
         """Prepare nothing."""
 

@@ -28,6 +28,10 @@ class TritonAttention:
     def __init__(self) -> None:
         self._workspaces: dict[tuple[object, ...], PagedDecode] = {}
 
+    def backend(self, rows: int) -> str:
+        """Name the backend."""
+        return "triton"
+
     def begin(self, layer: Tensor, heads: int, paged: PagedKV) -> None:
         """Prepare nothing: every program shares the step's tiles out by itself."""
 

@@ -46,6 +46,10 @@ class TrtllmGenAttention(TorchAttention):
         self._workspace: Tensor | None = None
         self._tables: dict[tuple[object, ...], Tensor] = {}
 
+    def backend(self, rows: int) -> str:
+        """Name the backend."""
+        return "trtllm-gen"
+
     def begin(self, layer: Tensor, heads: int, paged: PagedKV) -> None:
         """Gather the block tables of a decode step's rows, ``int32[b, P]``; padding rows name the sink page."""
         torch.index_select(paged.table, 0, paged.rows, out=self._table(paged))

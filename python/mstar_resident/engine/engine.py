@@ -9,6 +9,7 @@ import torch
 
 from mstar_resident.engine.admission import Admission
 from mstar_resident.engine.arm import HostArm
+from mstar_resident.engine.capture_report import CaptureReport
 from mstar_resident.engine.clock import Clock
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.counters import Counters
@@ -98,24 +99,24 @@ class Engine:
             self.memory = OwnedMemory(self.seats, self.streams, self.arm, self.planner)
         self.admission = Admission(config, self.model, self.node, self.memory, self.arm, self.sampler, self.counters)
 
-    def capture(self) -> None:
-        """Capture the ladder of decode buckets, two graphs each; on a CPU there is nothing to capture.
+    def capture(self) -> CaptureReport:
+        """Capture the ladder of decode buckets, two graphs each, before the first request; a CPU captures nothing.
 
-        Call it before the first request. A bucket that cannot be captured runs host-planned from then on, and so does
-        the node if the decode walk does with a resource what a resident step cannot; one line is logged.
+        A bucket that cannot be captured runs host-planned, and so does the node if the decode walk does with a
+        resource what a resident step cannot; one line is logged. The report says how each bucket runs.
         """
         if self.planner is not None:
             try:
                 check_walk(self.node.resources, DECODE, self.node.declarations())
             except CaptureRefused as refused:
-                refusal = Refusal(refused.resource, refused.reason)
-                log_refusal(self.planner.name, refusal)
+                log_refusal(self.planner.name, refusal := Refusal(refused.resource, refused.reason))
                 self._plan_with(refusal)
         if self.graphs is not None:
             self.graphs.capture(self.arm.views())
             self.arm.host_planned = frozenset(self.graphs.failed)
         if self.shadow is not None:
             self.shadow.start()
+        return CaptureReport.of(self)
 
     # Requests
 
@@ -160,11 +161,8 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether anything is left to do."""
-        return bool(
-            self._pending
-            or self.scheduler.waiting
-            or any(request.state is not State.IDLE for request in self.scheduler.live)
-        )
+        working = any(request.state is not State.IDLE for request in self.scheduler.live)
+        return bool(self._pending or self.scheduler.waiting or working)
 
     def step(self) -> bool:
         """Launch a step, then read the one before; return whether anything is left to do.

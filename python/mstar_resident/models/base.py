@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
@@ -22,7 +23,8 @@ class CheckpointError(ResidentError, ValueError):
 class KVSpec:
     """Describe one KV pool of a model; ``span`` 0 is a pool that decode only reads.
 
-    ``host_plan``: attention over the pool reads pages through a host plan, not off the tables.
+    ``host_plan``: attention over the pool reads pages through a host plan, not off the tables. ``backend``: names what
+    a decode of so many rows attends with, if the model knows.
     """
 
     name: str
@@ -31,6 +33,7 @@ class KVSpec:
     head_dim: int
     span: int = 1
     host_plan: bool = False
+    backend: Callable[[int], str] | None = None
 
     def shape(self, pool_pages: int, page_size: int) -> tuple[int, ...]:
         """Return the pool tensor's shape: ``[layers, pool_pages + 1, 2, page_size, kv_heads, head_dim]``."""

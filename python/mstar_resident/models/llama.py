@@ -101,7 +101,7 @@ class Llama(Loaded[LlamaConfig]):
     def kv_spec(self) -> list[KVSpec]:
         """Return the one pool "kv"."""
         c = self.config
-        return [KVSpec("kv", c.layers, c.kv_heads, c.head_dim, host_plan=not self.kernels.attention.host_plan_free)]
+        return [self.pool("kv", c.layers, c.kv_heads, c.head_dim)]
 
     def recurrent_spec(self) -> None:
         """Return None: no recurrent state."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, U
 import torch
 from torch import Tensor
 
+from mstar_resident.models.base import KVSpec
 from mstar_resident.models.checkpoint import DirectoryWeights, SeededWeights, WeightSource
 from mstar_resident.models.config import read_config
 from mstar_resident.models.kernels import Kernels
@@ -49,6 +50,11 @@ class Loaded(Generic[AnyConfig]):
         self.device = torch.device(options.get("device", "cpu"))
         self.dtype = options.get("dtype", torch.float32)
         self.kernels = options.get("kernels") or Kernels()
+
+    def pool(self, name: str, layers: int, kv_heads: int, head_dim: int, span: int = 1) -> KVSpec:
+        """Describe a pool that the decoder's attention reads."""
+        attention = self.kernels.attention
+        return KVSpec(name, layers, kv_heads, head_dim, span, not attention.host_plan_free, attention.backend)
 
     @classmethod
     def from_directory(cls, directory: Path | str, **options: Unpack[Options]) -> Self:

@@ -122,8 +122,7 @@ class Qwen35(Loaded[Qwen35Config]):
     def kv_spec(self) -> list[KVSpec]:
         """Return the pool "kv" of the full-attention layers."""
         c = self.config
-        layers = sum(map(c.is_attention, range(c.layers)))
-        return [KVSpec("kv", layers, c.kv_heads, c.head_dim, host_plan=not self.kernels.attention.host_plan_free)]
+        return [self.pool("kv", sum(map(c.is_attention, range(c.layers))), c.kv_heads, c.head_dim)]
 
     def recurrent_spec(self) -> RecurrentSpec:
         """Return the state of the delta-net layers."""

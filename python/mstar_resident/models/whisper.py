@@ -108,8 +108,7 @@ class Whisper(Loaded[WhisperConfig]):
     def kv_spec(self) -> list[KVSpec]:
         """Return the pools "self" and "context"."""
         c = self.config
-        plan = not self.kernels.attention.host_plan_free
-        return [KVSpec(name, c.layers, c.heads, c.hidden_size // c.heads, span, plan) for name, span in POOLS.items()]
+        return [self.pool(name, c.layers, c.heads, c.hidden_size // c.heads, span) for name, span in POOLS.items()]
 
     def recurrent_spec(self) -> None:
         """Return None: no recurrent state."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from mstar_resident.engine.capture_report import CaptureReport
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.plan import StepPlan
@@ -43,10 +44,11 @@ class Follower(Engine):
         self._plan: StepPlan | None = None
         agree_on_geometry(group, self.config, self)
 
-    def capture(self) -> None:
+    def capture(self) -> CaptureReport:
         """Capture, and run host-planned what another rank could not capture. Raises as the engine's."""
         super().capture()
         agree_on_buckets(self.group, self)
+        return CaptureReport.of(self)
 
     def follow(self) -> None:
         """Replay moves until rank 0 says that there are no more.

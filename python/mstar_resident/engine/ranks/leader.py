@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from mstar_resident.engine.capture_report import CaptureReport
 from mstar_resident.engine.config import EngineConfig
 from mstar_resident.engine.engine import Engine
 from mstar_resident.engine.pages import Ints
@@ -43,10 +44,11 @@ class Leader(Engine):
         self._inside = False
         agree_on_geometry(group, self.config, self)
 
-    def capture(self) -> None:
+    def capture(self) -> CaptureReport:
         """Capture, and run host-planned what another rank could not capture. Raises as the engine's."""
         super().capture()
         agree_on_buckets(self.group, self)
+        return CaptureReport.of(self)
 
     def finish(self, error: str = "") -> None:
         """Tell the others that there is nothing left to follow, or that this rank failed."""
