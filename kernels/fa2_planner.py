@@ -150,7 +150,7 @@ class Fa2Buffers:
         """
         if table.dtype != torch.int32 or table.dim() != 2 or not table.is_contiguous():
             raise LayoutError.of("table", expected="int32[R, P], contiguous", got=(table.dtype, tuple(table.shape)))
-        if not gather and (table.numel() * page_size >= 2**31 or table.shape[1] < 2):
+        if not gather and not readable_through(table, page_size):
             expected = "2 columns or more, and fewer than 2^31 tokens in all its cells; else gather"
             raise LayoutError.of("table", expected=expected, got=tuple(table.shape))
         indices = table.view(-1)
@@ -164,6 +164,11 @@ class Fa2Buffers:
             torch.zeros(WORKSPACE_BYTES, dtype=torch.uint8, device=table.device),
             gather,
         )
+
+
+def readable_through(table: Tensor, page_size: int) -> bool:
+    """Whether fa2 can read pages where they lie in a table: its offsets are 32 bits, in tokens."""
+    return table.numel() * page_size < 2**31 and table.shape[1] >= 2
 
 
 class Fa2Planner:

@@ -12,10 +12,12 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from typing import get_args
 
 import numpy as np
 import torch
 
+from mstar_resident.attention.select import Backend, select_attention
 from mstar_resident.cli.record import write_json
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
@@ -31,12 +33,16 @@ LIFE = 80
 """Steps between the groups."""
 
 
-def build(shape: str, rows: int, check: str, seed: int) -> Engine:
-    """Build the engine, its graphs captured."""
+def build(shape: str, rows: int, check: str, seed: int, attention: Backend) -> Engine:
+    """Build the engine, its graphs captured, every bucket resident and host-plan-free."""
     torch.cuda.set_device(0)
-    model = Qwen35.seeded(SHAPES[shape], seed, device="cuda", dtype=torch.bfloat16, kernels=Kernels.triton())
-    engine = Engine(model, sizes(rows, check, "cuda", torch.bfloat16))
-    engine.capture()
+    c, bf16 = SHAPES[shape], torch.bfloat16
+    decode = select_attention(attention, c.heads, c.kv_heads, c.head_dim, PAGE_SIZE, bf16, "cuda")
+    model = Qwen35.seeded(c, seed, device="cuda", dtype=bf16, kernels=Kernels.triton(decode))
+    engine = Engine(model, sizes(rows, check, "cuda", bf16))
+    report = engine.capture()
+    if not report.host_plan_free:
+        raise SystemExit(f"a bucket is not host-plan-free:\n{report}")
     return engine
 
 
@@ -87,10 +93,10 @@ def unmet(engine: Engine, rows: int, steps: int, joined: int, checked: int) -> l
     return lacks
 
 
-def prove(shape: str, rows: int, steps: int, check: str, seed: int) -> dict[str, object]:
+def prove(shape: str, rows: int, steps: int, check: str, seed: int, attention: Backend) -> dict[str, object]:
     """Run until ``steps`` steps were resident, and return what was seen."""
     begin = time.perf_counter()
-    engine = build(shape, rows, check, seed)
+    engine = build(shape, rows, check, seed, attention)
     planner = engine.planner
     if planner is None:
         raise SystemExit(f"the node stayed host-planned: {engine.refusal}")
@@ -102,6 +108,7 @@ def prove(shape: str, rows: int, steps: int, check: str, seed: int) -> dict[str,
     case: dict[str, object] = {
         "shape": shape,
         "check": check,
+        "attention": attention,
         "seed": seed,
         "rows": rows,
         "page_size": PAGE_SIZE,
@@ -138,12 +145,13 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=40)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--check", default="shadow,row", help="shadow, row, or both, comma-separated")
+    parser.add_argument("--attention", default="triton", choices=get_args(Backend))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json")
     arguments = parser.parse_args()
     cases = []
     for check in arguments.check.split(","):
-        case = prove(arguments.shape, arguments.rows, arguments.steps, check, arguments.seed)
+        case = prove(arguments.shape, arguments.rows, arguments.steps, check, arguments.seed, arguments.attention)
         print(case, flush=True)
         cases.append(case)
     if arguments.json:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +13,10 @@ from mstar_resident.attention import torch_paged
 from mstar_resident.attention.fa2_plan import LEAST_TENSOR_CORE_GROUP, Fa2Plan, check
 from mstar_resident.errors import LayoutError
 from mstar_resident.kernels import kv_write
-from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
+from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner, readable_through
 
 if TYPE_CHECKING:
     from mstar_resident.engine.inputs import PagedKV
-
-logger = logging.getLogger(__name__)
 
 #: Releases whose plan is known to be the one of :class:`~mstar_resident.attention.fa2_plan.Fa2Plan`.
 KNOWN = ("0.7.2.post1",)
@@ -42,7 +39,8 @@ class FlashInferAttention:
     and one for CUDA cores, taken below.
 
     Args:
-        gather: copy the used page ids of each step instead of reading them through the page table.
+        gather: copy the used page ids of each step instead of reading them through the page table, as is done for a
+            table too large for that.
         tensor_cores: whether to decode on tensor cores; by the group if None.
     """
 
@@ -53,6 +51,10 @@ class FlashInferAttention:
         self.gather, self.tensor_cores = gather, tensor_cores
         self._buckets: dict[tuple[object, ...], _Bucket] = {}
         self._float_workspace: Tensor | None = None
+
+    def backend(self, rows: int) -> str:
+        """Name the backend."""
+        return "flashinfer"
 
     def write(self, layer: Tensor, k: Tensor, v: Tensor, paged: PagedKV) -> None:
         """Store ``k`` and ``v``, ``[t, kv_heads, head_dim]`` each, at ``paged.write_loc``."""
@@ -85,7 +87,8 @@ class FlashInferAttention:
         if found is None:
             if self._float_workspace is None:
                 self._float_workspace = float_workspace(layer.device)
-            buffers = Fa2Buffers.of(b, paged.table, layer.shape[2], gather=self.gather)
+            gather = self.gather or not readable_through(paged.table, layer.shape[2])
+            buffers = Fa2Buffers.of(b, paged.table, layer.shape[2], gather=gather)
             found = _Bucket(heads, layer, buffers, self._float_workspace, self.tensor_cores)
             self._buckets[key] = found
         return found
@@ -123,32 +126,19 @@ def refusal(
     dtype: torch.dtype,
     device: torch.device | str,
     *,
+    gather: bool = False,
     tensor_cores: bool | None = None,
 ) -> str | None:
-    """Return why fa2's plan cannot be written in the graph here, None if it can; logs one line where it cannot.
+    """Return why fa2's plan cannot be written in the graph here, None if it can.
 
     Looks at the release, then has FlashInfer's own host planner plan random lengths in several buckets and compares
-    every array with the kernel's, and the outputs of both plans bit by bit: for the cores that
-    :class:`FlashInferAttention` would take, or those given. Runs kernels and waits: at start-up only.
+    every array with the kernel's, and the outputs of both plans bit by bit: for the given way to read pages and the
+    given cores, or those that :class:`FlashInferAttention` would take. Runs kernels and waits: at start-up only.
     """
-    found = _refusal(heads, kv_heads, head_dim, page_size, dtype, torch.device(device), tensor_cores)
-    if found is not None:
-        logger.info("fa2 needs its host plan: %s", found)
-    return found
-
-
-def _refusal(
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    page_size: int,
-    dtype: torch.dtype,
-    device: torch.device,
-    tensor_cores: bool | None,
-) -> str | None:
     release = installed()
     if release not in KNOWN:
         return f"flashinfer-python {release or 'is not installed'}: known is {', '.join(KNOWN)}"
+    device = torch.device(device)
     generator = np.random.default_rng(0)
     for b in TESTED:
         columns, pool = 64, min((2 * b + 1) * 64, TESTED_PAGES)
@@ -157,19 +147,18 @@ def _refusal(
         rows = generator.permutation(2 * b)[:b] + 1
         layer = torch.randn(pool, 2, page_size, kv_heads, head_dim, dtype=dtype, device=device)
         q = torch.randn(b, heads, head_dim, dtype=dtype, device=device)
-        through, gathered = (
-            Fa2Buffers.of(b, torch.from_numpy(table).to(device), page_size, gather=gather) for gather in (False, True)
-        )
+        on_table = torch.from_numpy(table).to(device)
+        graphs, hosts = (Fa2Buffers.of(b, on_table, page_size, gather=copied) for copied in (gather, True))
         workspace = float_workspace(device)
         try:
-            ours = _Bucket(heads, layer, through, workspace, tensor_cores)
+            ours = _Bucket(heads, layer, graphs, workspace, tensor_cores)
         except LayoutError as error:
             return str(error)
         ours.planner.run(torch.from_numpy(lengths.astype(np.int32)).to(device), torch.from_numpy(rows).to(device))
-        theirs = wrapper(gathered, workspace, ours.plan.tensor_cores)
+        theirs = wrapper(hosts, workspace, ours.plan.tensor_cores)
         used = [table[row, : -(-length // page_size)] for row, length in zip(rows, lengths, strict=True)]
         plan_pages(theirs, heads, layer, lengths, torch.from_numpy(np.concatenate(used)).to(device))
-        mine, host = (ours.plan.read(buffers.workspace.cpu().numpy()) for buffers in (through, gathered))
+        mine, host = (ours.plan.read(buffers.workspace.cpu().numpy()) for buffers in (graphs, hosts))
         if (name := mine.difference(host)) is not None:
             return f"its host planner differs in {name}, {b} rows"
         outputs = [one.run(q, layer, out=torch.empty_like(q)) for one in (ours.wrapper, theirs)]

@@ -16,12 +16,14 @@ from typing import Any
 
 import numpy as np
 
+from mstar_resident.attention.select import Backend
 from mstar_resident.bench.growth import Growth, measure_growth
 from mstar_resident.bench.look import Look, look
 from mstar_resident.bench.profiled import profile_steps
 from mstar_resident.bench.serve import Load, Served, serve
 from mstar_resident.bench.shapes import Shape, Streamed, twin
 from mstar_resident.bench.timeline import Event, device_times, tracks
+from mstar_resident.engine.capture_report import BucketReport, CaptureReport
 from mstar_resident.engine.config import EngineConfig, Planning
 from mstar_resident.engine.engine import Engine
 
@@ -52,20 +54,29 @@ class DecodeBench:
         prompt: tokens of every prompt.
         new: tokens of every answer.
         device: cpu or cuda.
+        attention: what decodes on cuda.
 
     Raises:
         RuntimeError: a graph could not be captured.
     """
 
     def __init__(
-        self, shape: Shape, arms: Sequence[Planning], concurrency: Sequence[int], prompt: int, new: int, device: str
+        self,
+        shape: Shape,
+        arms: Sequence[Planning],
+        concurrency: Sequence[int],
+        prompt: int,
+        new: int,
+        device: str,
+        attention: Backend = "auto",
     ) -> None:
         self.shape = shape
         self.arms = tuple(arms)
         self.baseline = "host" if "host" in arms else self.arms[0]
         self.prompt, self.new, self.device = prompt, new, device
         most = max(concurrency)
-        model = shape.build(device)
+        model = shape.build(device, attention=attention)
+        self.reports: dict[Planning, CaptureReport] = {}
         self.weight_bytes = model.streamed_bytes()
         self._pool = shape.pool(most, prompt + new)
         self.engines = {arm: self._engine(twin(model), arm, most) for arm in self.arms}
@@ -147,7 +158,7 @@ class DecodeBench:
             least_resident=LEAST_RESIDENT,
         )
         engine = Engine(model, config)
-        engine.capture()
+        self.reports[arm] = engine.capture()
         if engine.graphs is not None and engine.graphs.failed:
             raise RuntimeError(f"arm {arm}: buckets that could not be captured: {engine.graphs.failed}")
         return engine
@@ -168,6 +179,9 @@ class DecodeBench:
                     f"the first run of arm {self.arms[0]} gave {wanted[at : at + 1]}"
                 )
 
+    def _report(self, arm: Planning, bucket: int) -> BucketReport:
+        return next(report for report in self.reports[arm].buckets if report.bucket == bucket)
+
     def _conditions(self, arm: Planning, load: Load, bucket: int, rounds: int) -> dict[str, Any]:
         pool = self._pool
         return {
@@ -175,6 +189,8 @@ class DecodeBench:
             "arm": arm,
             "concurrency": load.concurrency,
             "bucket": bucket,
+            "attention": self._report(arm, bucket).attention.get("kv", ""),
+            "host_plan_free": self._report(arm, bucket).host_plan_free,
             "prompt": load.prompt,
             "new": load.new,
             "rounds": rounds,

@@ -8,6 +8,8 @@ from typing import Protocol
 
 import torch
 
+from mstar_resident.attention.base import Attention
+from mstar_resident.attention.select import Backend, select_attention
 from mstar_resident.engine.config import PoolConfig
 from mstar_resident.models import qwen35
 from mstar_resident.models.base import Decoder
@@ -77,14 +79,19 @@ class Shape:
     config: LlamaConfig | Qwen35Config
     page_size: int = 128
 
-    def build(self, device: str, seed: int = 0) -> Streamed:
-        """Return the decoder: bf16 on this package's kernels on cuda, fp32 on torch's elsewhere."""
+    def build(self, device: str, seed: int = 0, attention: Backend = "auto") -> Streamed:
+        """Return the decoder: bf16 on this package's kernels and ``attention`` on cuda, fp32 on torch's elsewhere."""
         cuda = torch.device(device).type == "cuda"
         dtype = torch.bfloat16 if cuda else torch.float32
-        kernels = Kernels.triton() if cuda else Kernels()
+        kernels = Kernels.triton(self.attention(attention, device)) if cuda else Kernels()
         if isinstance(self.config, LlamaConfig):
             return Llama.seeded(self.config, seed, device=device, dtype=dtype, kernels=kernels)
         return Qwen35.seeded(self.config, seed, device=device, dtype=dtype, kernels=kernels)
+
+    def attention(self, name: Backend, device: str) -> Attention:
+        """Return what the shape decodes with on cuda."""
+        c = self.config
+        return select_attention(name, c.heads, c.kv_heads, c.head_dim, self.page_size, torch.bfloat16, device)
 
     def paged(self, page_size: int | None) -> Shape:
         """Return the shape with pages of another size, or the same for None."""

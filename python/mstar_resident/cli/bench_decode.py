@@ -7,10 +7,11 @@ import gzip
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
+from mstar_resident.attention.select import Backend
 from mstar_resident.bench.decode import ARMS, DecodeBench, WrongRun
 from mstar_resident.bench.plot import draw
 from mstar_resident.bench.serve import TooShortError
@@ -56,6 +57,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--arms", default=",".join(ARMS), help="comma-separated (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed runs of every arm (default: %(default)s)")
     parser.add_argument("--page-size", type=int, help="tokens of a page (default: the shape's, 128 but for tiny)")
+    parser.add_argument(
+        "--attention", default="auto", choices=get_args(Backend), help="what decodes on cuda (default: %(default)s)"
+    )
     parser.add_argument("--device", default="cuda", help="cuda or cpu (default: %(default)s)")
     parser.add_argument("--json", metavar="FILE", help="leave a record")
     parser.add_argument("--plot", metavar="FILE", help="draw the cases as an SVG")
@@ -74,7 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
     concurrency = counts("--concurrency", arguments.concurrency, MOST_ROWS)
     _check(arguments)
     shape = SHAPES[arguments.shape].paged(arguments.page_size)
-    bench = DecodeBench(shape, arms, concurrency, arguments.prompt, arguments.new, arguments.device)
+    tokens = arguments.prompt, arguments.new
+    bench = DecodeBench(shape, arms, concurrency, *tokens, arguments.device, arguments.attention)
     try:
         _measure(bench, concurrency, arguments)
     except WrongRun as wrong:
@@ -150,6 +155,8 @@ def _show_head(bench: DecodeBench, rounds: int) -> None:
         f"{entry.pool.page_size}, {entry.width} columns; {bench.weight_bytes / 1e9:.2f} GB of weights a step, "
         f"{bench.weight_floor_us:.0f} us at 4.3 TB/s"
     )
+    if bench.device == "cuda":
+        print(*bench.reports[bench.arms[-1]].buckets, sep="\n")
     _print_row([head for head, _ in TIMED], TIMED)
 
 

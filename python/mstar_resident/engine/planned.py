@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -19,7 +21,7 @@ class PlannedPages:
         last_page_len: int32[b], cpu|cuda: tokens in each row's last page, 1 to the page size.
     """
 
-    __slots__ = ("_lengths", "_pages", "_version", "indices", "indptr", "last_page_len")
+    __slots__ = ("_heard", "_lengths", "_pages", "_version", "indices", "indptr", "last_page_len")
 
     def __init__(self, bucket: int, width: int, device: torch.device) -> None:
         int32 = torch.int32
@@ -29,6 +31,7 @@ class PlannedPages:
         self.indices: Tensor = self._pages.tensors["indices"]
         self.last_page_len: Tensor = self._lengths.tensors["last_page_len"]
         self._version = 0
+        self._heard: Callable[[DecodePlan], None] | None = None
         # Before the first plan, as while a graph is captured, every row attends one token of the sink page.
         torch.arange(bucket + 1, dtype=int32, out=self.indptr)
         self.last_page_len.fill_(1)
@@ -43,3 +46,9 @@ class PlannedPages:
             self._pages.send("indices", len(plan.indices))
         self._lengths.arrays["last_page_len"][:] = plan.last_page_len
         self._lengths.send()
+        if self._heard is not None:
+            self._heard(plan)
+
+    def listen(self, hear: Callable[[DecodePlan], None]) -> None:
+        """Tell every later plan to a backend that plans more of its own on the host, once the buffers have it."""
+        self._heard = hear

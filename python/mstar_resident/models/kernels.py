@@ -22,10 +22,10 @@ class Kernels:
     pointwise: Pointwise = field(default_factory=TorchPointwise)
 
     @classmethod
-    def triton(cls) -> Kernels:
-        """Return this package's Triton kernels, for cuda; head dims are powers of two."""
+    def triton(cls, attention: Attention | None = None) -> Kernels:
+        """Return this package's Triton kernels, for cuda, head dims powers of two; another attention if given."""
         from mstar_resident.attention.triton_split import TritonAttention
         from mstar_resident.models.gdn_triton import TritonGatedDelta
         from mstar_resident.models.layers_triton import TritonPointwise
 
-        return cls(TritonAttention(), TritonGatedDelta(), TritonPointwise())
+        return cls(attention or TritonAttention(), TritonGatedDelta(), TritonPointwise())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 
 import numpy as np
@@ -104,11 +103,18 @@ def test_a_decoder_on_fa2_matches_torchs(heads):
     assert relative_error(*logits) <= 1e-5
 
 
-def refused(caplog, heads=HEADS, kv_heads=KV_HEADS, **cores):
-    with caplog.at_level(logging.INFO):
-        reason = flashinfer_fa2.refusal(heads, kv_heads, HEAD_DIM, PAGE_SIZE, torch.float32, "cpu", **cores)
-    assert (reason is not None) == (len(caplog.records) == 1)
-    return reason
+def test_a_table_too_large_to_be_read_through_is_gathered(monkeypatch):
+    attention = FlashInferAttention()
+    monkeypatch.setattr(flashinfer_fa2, "readable_through", lambda table, page_size: False)
+    table, layer = torch.zeros(3, 4, dtype=torch.int32), torch.zeros(9, 2, PAGE_SIZE, 2, HEAD_DIM)
+    ones = torch.ones(1, dtype=torch.int32)
+    attention.begin(layer, HEADS, PagedKV(table, ones.long(), ones, None, PAGE_SIZE))
+    (bucket,) = attention._buckets.values()
+    assert bucket.wrapper.indices.data_ptr() != table.data_ptr()
+
+
+def refused(heads=HEADS, kv_heads=KV_HEADS, **asked):
+    return flashinfer_fa2.refusal(heads, kv_heads, HEAD_DIM, PAGE_SIZE, torch.float32, "cpu", **asked)
 
 
 @pytest.fixture
@@ -117,31 +123,34 @@ def few_buckets(monkeypatch):
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(HEADS, KV_HEADS), *CUDA_CORES])
-def test_a_release_that_plans_alike_is_used(heads, kv_heads, few_buckets, caplog):
-    assert refused(caplog, heads, kv_heads) is None
+def test_a_release_that_plans_alike_is_used(heads, kv_heads, few_buckets):
+    assert refused(heads, kv_heads) is None
+
+
+def test_gathered_pages_are_tested_too(few_buckets, flashinfer):
+    assert refused(gather=True) is None
 
 
 @pytest.mark.parametrize(("heads", "tensor_cores"), [(8, False), (6, True)])
-def test_the_cores_that_a_group_would_not_take_are_tested_too(heads, tensor_cores, few_buckets, flashinfer, caplog):
-    assert refused(caplog, heads, tensor_cores=tensor_cores) is None
+def test_the_cores_that_a_group_would_not_take_are_tested_too(heads, tensor_cores, few_buckets, flashinfer):
+    assert refused(heads, tensor_cores=tensor_cores) is None
     assert flashinfer.asked == {tensor_cores}
 
 
-def test_an_unknown_release_is_refused(monkeypatch, caplog):
+def test_an_unknown_release_is_refused(monkeypatch):
     monkeypatch.setattr(flashinfer_fa2, "installed", lambda: "0.9.0")
-    assert "0.9.0" in refused(caplog)
-    assert "host plan" in caplog.text
+    assert "0.9.0" in refused()
 
 
-def test_no_release_is_refused(monkeypatch, caplog):
+def test_no_release_is_refused(monkeypatch):
     monkeypatch.setattr(flashinfer_fa2, "installed", lambda: None)
-    assert "not installed" in refused(caplog)
+    assert "not installed" in refused()
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(HEADS, KV_HEADS), *CUDA_CORES])
-def test_other_places_are_refused(heads, kv_heads, few_buckets, flashinfer, monkeypatch, caplog):
+def test_other_places_are_refused(heads, kv_heads, few_buckets, flashinfer, monkeypatch):
     monkeypatch.setattr(flashinfer, "more_items", 1)
-    assert "FlashInfer's plan" in refused(caplog, heads, kv_heads)
+    assert "FlashInfer's plan" in refused(heads, kv_heads)
     if heads != HEADS:
         return
     with pytest.raises(LayoutError, match="FlashInfer's plan"):
@@ -149,6 +158,6 @@ def test_other_places_are_refused(heads, kv_heads, few_buckets, flashinfer, monk
 
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(HEADS, KV_HEADS), *CUDA_CORES])
-def test_other_contents_are_refused(heads, kv_heads, few_buckets, flashinfer, monkeypatch, caplog):
+def test_other_contents_are_refused(heads, kv_heads, few_buckets, flashinfer, monkeypatch):
     monkeypatch.setattr(flashinfer, "longer_chunks", 2)
-    assert "chunk_tokens" in refused(caplog, heads, kv_heads)
+    assert "chunk_tokens" in refused(heads, kv_heads)
