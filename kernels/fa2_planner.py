@@ -20,7 +20,7 @@ from mstar_resident.errors import LayoutError
 
 #: Chunk sizes tried at once.
 CANDIDATES = tl.constexpr(32)
-ITEMS_PER_PROGRAM = 128
+ITEMS_PER_PROGRAM = 32
 PAGES_AT_ONCE = 1024
 #: An item takes 13 bytes and a row 8: room for 20,000 items at once, or for 7,000 rows.
 WORKSPACE_BYTES = 256 * 1024

@@ -85,7 +85,7 @@ def _mix_kernel(
     HAS_BIAS: tl.constexpr,
 ) -> None:
     """Write float32 queries, keys, values and the product of each query and key: [rows, conv_dim + key_heads]."""
-    part = tl.program_id(0)  # key heads, then value heads
+    part = tl.program_id(0)  # key heads, then value heads; what each branch names is of its own width
     row = tl.program_id(1).to(tl.int64)
     index = tl.load(recurrent_index + row).to(tl.int64)
     live = index > 0
@@ -94,24 +94,24 @@ def _mix_kernel(
     keys = KEY_HEADS * K
     y = mixed + row * (2 * keys + HEADS * V + KEY_HEADS)
     if part < KEY_HEADS:
-        channel = part * K + tl.arange(0, K)
-        q_inputs = _inputs(x, conv, weight, channel, live)
-        k_inputs = _inputs(x, conv, weight, keys + channel, live)
-        q = _mix(q_inputs, bias, channel, HAS_BIAS)
-        k = _mix(k_inputs, bias, keys + channel, HAS_BIAS)
+        of_key = part * K + tl.arange(0, K)
+        q_inputs = _inputs(x, conv, weight, of_key, live)
+        k_inputs = _inputs(x, conv, weight, keys + of_key, live)
+        q = _mix(q_inputs, bias, of_key, HAS_BIAS)
+        k = _mix(k_inputs, bias, keys + of_key, HAS_BIAS)
         q, k, k_dot_q = _normalised(q, k, K)
-        tl.store(y + channel, q)
-        tl.store(y + keys + channel, k)
+        tl.store(y + of_key, q)
+        tl.store(y + keys + of_key, k)
         tl.store(y + 2 * keys + HEADS * V + part, k_dot_q)
         tl.debug_barrier()  # warps that hold copies of a value have read it before one of them stores
-        _shift(conv, q_inputs, channel, live)
-        _shift(conv, k_inputs, keys + channel, live)
+        _shift(conv, q_inputs, of_key, live)
+        _shift(conv, k_inputs, keys + of_key, live)
     else:
-        channel = 2 * keys + (part - KEY_HEADS) * V + tl.arange(0, V)
-        inputs = _inputs(x, conv, weight, channel, live)
-        tl.store(y + channel, _mix(inputs, bias, channel, HAS_BIAS))
+        of_value = 2 * keys + (part - KEY_HEADS) * V + tl.arange(0, V)
+        inputs = _inputs(x, conv, weight, of_value, live)
+        tl.store(y + of_value, _mix(inputs, bias, of_value, HAS_BIAS))
         tl.debug_barrier()  # as above
-        _shift(conv, inputs, channel, live)
+        _shift(conv, inputs, of_value, live)
 
 
 @triton.jit

@@ -27,7 +27,7 @@ class Launch:
 LAUNCHES: dict[int, tuple[tuple[float, Launch], ...]] = {
     64: ((32, Launch(64, 4, 3, 2)), (math.inf, Launch(64, 4, 4, 4))),
     128: ((32, Launch(64, 4, 3, 2)), (math.inf, Launch(32, 4, 4, 4))),
-    256: ((64, Launch(32, 4, 3, 2)), (math.inf, Launch(64, 4, 2, 3))),
+    256: ((48, Launch(32, 4, 3, 2)), (math.inf, Launch(64, 4, 2, 3))),
 }
 
 

@@ -13,6 +13,7 @@ from mstar_resident import _core
 from mstar_resident.errors import InvariantError, LayoutError
 from mstar_resident.lease import Lease
 from mstar_resident.planner import ResidentPlanner
+from mstar_resident.recording import recording
 from mstar_resident.resources.base import ResidentResource, WalkDeclaration, check_walk
 
 logger = logging.getLogger("mstar_resident")
@@ -130,7 +131,7 @@ class CapturedResidentStep(Generic[Output]):
         torch.cuda.current_stream(device).wait_stream(cuda_stream)
         torch.cuda.synchronize(device)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=cuda_stream):
+        with recording(graph, pool, cuda_stream):
             self._run()
         graph.replay()
         torch.cuda.synchronize(device)
@@ -230,6 +231,7 @@ def capture_walk(
             for buffer_idx in range(BUFFERS):
                 captured._steps.pop((bucket, buffer_idx), None)
             captured.failed[bucket] = str(error)
+            pool = torch.cuda.graph_pool_handle() if cuda else None  # the failed one may still be recorded into
             logger.warning(
                 "%s: bucket %d of walk %s runs host-planned, its capture failed: %s", planner.name, bucket, walk, error
             )

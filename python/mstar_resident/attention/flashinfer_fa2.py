@@ -139,14 +139,17 @@ def refusal(
     if release not in KNOWN:
         return f"flashinfer-python {release or 'is not installed'}: known is {', '.join(KNOWN)}"
     device = torch.device(device)
+    draw = torch.Generator(device).manual_seed(0)  # torch's own generators are the node's
     generator = np.random.default_rng(0)
     for b in TESTED:
         columns, pool = 64, min((2 * b + 1) * 64, TESTED_PAGES)
         table = (generator.permutation((2 * b + 1) * columns) % pool).reshape(-1, columns).astype(np.int32)
         lengths = generator.integers(1, columns * page_size + 1, b)
         rows = generator.permutation(2 * b)[:b] + 1
-        layer = torch.randn(pool, 2, page_size, kv_heads, head_dim, dtype=dtype, device=device)
-        q = torch.randn(b, heads, head_dim, dtype=dtype, device=device)
+        layer, q = (
+            torch.randn(shape, dtype=dtype, device=device, generator=draw)
+            for shape in ((pool, 2, page_size, kv_heads, head_dim), (b, heads, head_dim))
+        )
         on_table = torch.from_numpy(table).to(device)
         graphs, hosts = (Fa2Buffers.of(b, on_table, page_size, gather=copied) for copied in (gather, True))
         workspace = float_workspace(device)

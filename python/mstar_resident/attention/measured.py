@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mstar_resident.attention.base import Attention
 from mstar_resident.errors import LayoutError
+from mstar_resident.recording import recording
 
 if TYPE_CHECKING:
     from mstar_resident.engine.inputs import PagedKV
@@ -142,7 +143,7 @@ def time_decode(backend: Attention, layer: Tensor, q: Tensor, paged: PagedKV) ->
     if layer.device.type != "cuda":
         return statistics.median(_host_us(lambda: backend.decode(layer, q, paged)) for _ in range(REPLAYS))
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    with recording(graph):
         for _ in range(CALLS):
             backend.decode(layer, q, paged)
     times: list[float] = []

@@ -14,6 +14,7 @@ from mstar_resident.engine.host_plan import Ragged
 from mstar_resident.engine.program import EagerRunner
 from mstar_resident.engine.view import DecodeView
 from mstar_resident.errors import InvariantError
+from mstar_resident.recording import recording
 
 logger = logging.getLogger("mstar_resident")
 
@@ -61,6 +62,7 @@ class GraphRunner:
                 raise
             except RuntimeError as error:
                 self.failed[view.bucket] = str(error)
+                pool = torch.cuda.graph_pool_handle()  # the failed one may still be recorded into
                 logger.warning(
                     "bucket %d of walk %s runs host-planned: its capture failed: %s", view.bucket, walk, error
                 )
@@ -105,7 +107,7 @@ class HostPlannedGraph:
         torch.cuda.current_stream().wait_stream(cuda_stream)
         torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, pool=pool, stream=cuda_stream):
+        with recording(self._graph, pool, cuda_stream):
             body()
 
     def replay(self) -> None:

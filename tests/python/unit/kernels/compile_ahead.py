@@ -90,13 +90,13 @@ def compile_fa2_plan(plan: Fa2Plan, gather: bool) -> None:
     planner.run(zeros(plan.bucket, dtype=torch.int32), zeros(plan.bucket, dtype=torch.int64))
 
 
-def compile_gdn(heads: int, state: torch.dtype, norm: bool, launch: Launch | None = None) -> None:
-    conv_dim = (2 * 16 + heads) * 128
-    z = zeros(2, heads, 128)
+def compile_gdn(heads: int, state: torch.dtype, norm: bool, launch: Launch | None = None, size: int = 128) -> None:
+    conv_dim = 2 * 16 * 128 + heads * size
+    z = zeros(2, heads, size)
     gdn_decode.step(
         zeros(2, conv_dim), zeros(2, heads), zeros(2, heads), zeros(conv_dim, 4), zeros(heads), zeros(heads),
-        zeros(3, conv_dim, 3), zeros(3, heads, 128, 128, dtype=state), zeros(2, dtype=torch.int32), z,
-        z=z if norm else None, norm_weight=zeros(128) if norm else None, _launch=launch,
+        zeros(3, conv_dim, 3), zeros(3, heads, size, 128, dtype=state), zeros(2, dtype=torch.int32), z,
+        z=z if norm else None, norm_weight=zeros(size) if norm else None, _launch=launch,
     )  # fmt: skip
 
 
@@ -133,6 +133,7 @@ def main(backend: str, arch: str) -> None:
     compile_gdn(32, torch.bfloat16, norm=False)
     compile_gdn(48, torch.bfloat16, True, Launch(False, 32, 4, ahead=True))
     compile_gdn(16, torch.float32, True, Launch(True, 16, 4))
+    compile_gdn(32, torch.float32, True, Launch(False, 16, 4), size=64)  # values narrower than keys
     compile_pointwise(8, 2, 256, 64)
     compile_pointwise(9, 3, 64, 64)
     for name, warps, shared in SEEN:
