@@ -1,4 +1,4 @@
-"""The pointwise parts of a decode step, fused: residual and norm, head norm with rotation and write, and gates.
+"""The pointwise parts of a decode step, fused: residual and norm, angles, head norm with rotation and write, and gates.
 
 Arithmetic is float32, rounded once where a result is stored.
 """
@@ -108,6 +108,21 @@ def _gate_kernel(
     tl.store(out + row * SIZE + d, value.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit
+def _angles_kernel(
+    positions: tl.tensor, inv_freq: tl.tensor, angles: tl.tensor, SIZE: tl.constexpr, BLOCK: tl.constexpr
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    d = tl.arange(0, BLOCK)
+    inside = d < SIZE
+    half = d % (SIZE // 2)
+    turn = tl.load(positions + row).to(tl.float32) * tl.load(inv_freq + half, mask=inside, other=0.0)
+    sin = tl.sin(turn)
+    cosines = angles + row * SIZE + d
+    tl.store(cosines, tl.cos(turn), mask=inside)
+    tl.store(cosines + tl.num_programs(0) * SIZE, tl.where(d < SIZE // 2, -sin, sin), mask=inside)
+
+
 def add_rms_norm(x: Tensor, h: Tensor | None, weight: Tensor, eps: float, out: Tensor) -> None:
     """Add ``h`` to the residual ``x`` in place, and write rmsnorm(x) * weight to ``out``.
 
@@ -201,6 +216,29 @@ def norm_rope_write(
             HAS_NORM=head_norms is not None,
             num_warps=1,
         )
+
+
+def rope_angles(positions: Tensor, inv_freq: Tensor, angles: Tensor) -> None:
+    """Write the cosine and signed sine of each position times each inverse frequency.
+
+    Args:
+        positions: int64[t], contiguous.
+        inv_freq: float32[rotary_dim / 2], contiguous.
+        angles: float32[2, t, 1, rotary_dim], contiguous, overwritten: cosines, then sines, the first half negative.
+
+    Raises:
+        LayoutError: a shape, stride or dtype does not fit.
+    """
+    t, size = positions.shape[0], 2 * inv_freq.shape[0]
+    _check("positions", positions, (t,), contiguous=True)
+    _check("inv_freq", inv_freq, (size // 2,), contiguous=True)
+    _check("angles", angles, (2, t, 1, size), contiguous=True)
+    for name, tensor in (("inv_freq", inv_freq), ("angles", angles)):
+        if tensor.dtype != torch.float32:
+            raise LayoutError.of(name, expected=torch.float32, got=tensor.dtype)
+    if t:
+        block = triton.next_power_of_2(size)
+        _angles_kernel[(t,)](positions, inv_freq, angles, SIZE=size, BLOCK=block, num_warps=1)
 
 
 def gate(x: Tensor, by: Tensor, out: Tensor, *, silu: bool) -> None:

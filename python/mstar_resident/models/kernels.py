@@ -1,4 +1,4 @@
-"""The kernels that a decoder runs on: attention, delta net, and what lies between its matrix products."""
+"""The kernels that a decoder runs on: attention, delta net, its matrix products and what lies between them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from mstar_resident.attention.torch_paged import TorchAttention
 from mstar_resident.models.gdn import GatedDelta, TorchGatedDelta
 from mstar_resident.models.layers import Pointwise, TorchPointwise
+from mstar_resident.models.products import Products, TorchProducts
 
 if TYPE_CHECKING:
     from mstar_resident.attention.base import Attention
@@ -20,6 +21,7 @@ class Kernels:
     attention: Attention = field(default_factory=TorchAttention)
     delta: GatedDelta = field(default_factory=TorchGatedDelta)
     pointwise: Pointwise = field(default_factory=TorchPointwise)
+    products: Products = field(default_factory=TorchProducts)
 
     @classmethod
     def triton(cls, attention: Attention | None = None) -> Kernels:
@@ -27,5 +29,6 @@ class Kernels:
         from mstar_resident.attention.triton_split import TritonAttention
         from mstar_resident.models.gdn_triton import TritonGatedDelta
         from mstar_resident.models.layers_triton import TritonPointwise
+        from mstar_resident.models.products_triton import TritonProducts
 
-        return cls(attention or TritonAttention(), TritonGatedDelta(), TritonPointwise())
+        return cls(attention or TritonAttention(), TritonGatedDelta(), TritonPointwise(), TritonProducts())

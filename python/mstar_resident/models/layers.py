@@ -13,6 +13,7 @@ from mstar_resident.models.rope import rotate
 if TYPE_CHECKING:
     from mstar_resident.attention.base import Attention
     from mstar_resident.engine.inputs import PagedKV
+    from mstar_resident.models.rope import Rope
 
 Angles = tuple[Tensor, Tensor]
 
@@ -33,6 +34,9 @@ class Pointwise(Protocol):
 
     def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
         """Return x * sigmoid(gate); both ``[t, d]``."""
+
+    def angles(self, rope: Rope, positions: Tensor) -> Angles:
+        """Return cosine and signed sine, fp32 ``[t, 1, rotary_dim]``, of ``positions int64[t]``."""
 
     def rotate_and_write(
         self,
@@ -77,6 +81,10 @@ class TorchPointwise:
     def sigmoid_gate(self, x: Tensor, gate: Tensor) -> Tensor:
         """Return x * sigmoid(gate)."""
         return x * gate.sigmoid()
+
+    def angles(self, rope: Rope, positions: Tensor) -> Angles:
+        """Return the angles as ``rope`` does."""
+        return rope.angles(positions)
 
     def rotate_and_write(
         self,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from mstar_resident.attention.base import Attention
     from mstar_resident.engine.inputs import PagedKV
     from mstar_resident.models.layers import Angles
+    from mstar_resident.models.rope import Rope
 
 
 class TritonPointwise:
@@ -38,6 +39,12 @@ class TritonPointwise:
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         fused_norm_rope.gate(x, gate, out, silu=False)
         return out
+
+    def angles(self, rope: Rope, positions: Tensor) -> Angles:
+        """Return cosine and signed sine."""
+        both = torch.empty(2, positions.shape[0], 1, 2 * rope.inv_freq.shape[0], device=positions.device)
+        fused_norm_rope.rope_angles(positions, rope.inv_freq, both)
+        return both[0], both[1]
 
     def rotate_and_write(
         self,

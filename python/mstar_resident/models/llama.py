@@ -119,28 +119,29 @@ class Llama(Loaded[LlamaConfig]):
             raise RuntimeError("forward before bind: the decoder has no KV pool")
         inputs = on_host(inputs)
         eps = self.config.rms_eps
-        angles = self._rope.angles(inputs.positions)
+        angles = self.kernels.pointwise.angles(self._rope, inputs.positions)
         if inputs.query_start is None:
             self.kernels.attention.begin(self._pool[0], self.config.heads, inputs.kv["kv"])
-        between, h = self.kernels.pointwise, None
+        products, h = self.kernels.products, None
         x = F.embedding(inputs.tokens, self._embeddings).float()
         for pool, w in zip(self._pool, self._layers, strict=True):
-            x, normed = between.add_norm(x, h, w.attention_norm, eps, self.dtype)
-            h = self._whole(self._attend(normed, w, pool, inputs, angles))
-            x, normed = between.add_norm(x, h, w.mlp_norm, eps, self.dtype)
-            h = self._whole(F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down))
+            x, packed = products.normed(x, h, w.attention_norm, eps, w.qkv, w.qkv_bias)
+            h = self._whole(self._attend(packed, w, pool, inputs, angles))
+            x, inner = products.normed_swiglu(x, h, w.mlp_norm, eps, w.gate_up)
+            h = self._whole(products.plain(inner, w.down))
         x, last = last_tokens(x, inputs.query_start), None if h is None else last_tokens(h, inputs.query_start)
-        return self._all_logits(F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head))
+        return self._all_logits(products.normed(x, last, self._norm, eps, self._head)[1])
 
     def _attend(
-        self, x: Tensor, w: LlamaLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
+        self, packed: Tensor, w: LlamaLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
     ) -> Tensor:
         c, paged = self.config, inputs.kv["kv"]
-        heads = F.linear(x, w.qkv, w.qkv_bias).view(x.shape[0], -1, c.head_dim)
+        heads = packed.view(packed.shape[0], -1, c.head_dim)
         q = self.kernels.pointwise.rotate_and_write(
             heads, c.heads, w.head_norms, c.rms_eps, angles, pool, paged, self.kernels.attention
         )
-        return F.linear(attend(self.kernels.attention, pool, q, paged, inputs.query_start).flatten(1), w.out)
+        seen = attend(self.kernels.attention, pool, q, paged, inputs.query_start)
+        return self.kernels.products.plain(seen.flatten(1), w.out)
 
 
 def attend(attention: Attention, pool: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor | None) -> Tensor:

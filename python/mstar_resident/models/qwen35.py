@@ -146,48 +146,47 @@ class Qwen35(Loaded[Qwen35Config]):
         if inputs.fresh is not None:
             recurrent.clear(index, inputs.fresh)
         ranges = None if inputs.query_start is None else Ranges.of(inputs.query_start, index.device)
-        angles = self._rope.angles(inputs.positions)
+        angles = self.kernels.pointwise.angles(self._rope, inputs.positions)
         eps = self.config.rms_eps
         kv_layers, states = iter(kv), zip(recurrent.conv, recurrent.ssm, strict=True)
         if inputs.query_start is None and len(kv):
             self.kernels.attention.begin(kv[0], self.config.heads, inputs.kv["kv"])
-        between, h = self.kernels.pointwise, None
+        products, h = self.kernels.products, None
         x = F.embedding(inputs.tokens, self._embeddings).float()
         for w in self._layers:
-            x, normed = between.add_norm(x, h, w.mixer_norm, eps, self.dtype)
+            x, packed = products.normed(x, h, w.mixer_norm, eps, w.mixer.project)
             if isinstance(w.mixer, AttentionLayer):
-                h = self._whole(self._attend(normed, w.mixer, next(kv_layers), inputs, angles))
+                h = self._whole(self._attend(packed, w.mixer, next(kv_layers), inputs, angles))
             else:
-                h = self._whole(self._recur(normed, w.mixer, *next(states), index, ranges))
-            x, normed = between.add_norm(x, h, w.mlp_norm, eps, self.dtype)
-            h = self._whole(F.linear(between.swiglu(F.linear(normed, w.gate_up)), w.down))
+                h = self._whole(self._recur(packed, w.mixer, *next(states), index, ranges))
+            x, inner = products.normed_swiglu(x, h, w.mlp_norm, eps, w.gate_up)
+            h = self._whole(products.plain(inner, w.down))
         x, last = last_tokens(x, inputs.query_start), None if h is None else last_tokens(h, inputs.query_start)
-        return self._all_logits(F.linear(between.add_norm(x, last, self._norm, eps, self.dtype)[1], self._head))
+        return self._all_logits(products.normed(x, last, self._norm, eps, self._head)[1])
 
     def _attend(
-        self, x: Tensor, w: AttentionLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
+        self, packed: Tensor, w: AttentionLayer, pool: Tensor, inputs: StepInputs, angles: tuple[Tensor, Tensor]
     ) -> Tensor:
-        c = self.config
-        packed, paged = F.linear(x, w.project), inputs.kv["kv"]
-        heads, gate = packed.view(x.shape[0], -1, c.head_dim), packed[:, -c.heads * c.head_dim :]
+        c, paged = self.config, inputs.kv["kv"]
+        heads, gate = packed.view(packed.shape[0], -1, c.head_dim), packed[:, -c.heads * c.head_dim :]
         q = self.kernels.pointwise.rotate_and_write(
             heads, c.heads, w.head_norms, c.rms_eps, angles, pool, paged, self.kernels.attention
         )
         seen = attend(self.kernels.attention, pool, q, paged, inputs.query_start)
-        return F.linear(self.kernels.pointwise.sigmoid_gate(seen.flatten(1), gate), w.out)
+        return self.kernels.products.gated(seen.flatten(1), gate, w.out)
 
     def _recur(
-        self, x: Tensor, w: DeltaLayer, conv: Tensor, ssm: Tensor, index: Tensor, ranges: Ranges | None
+        self, packed: Tensor, w: DeltaLayer, conv: Tensor, ssm: Tensor, index: Tensor, ranges: Ranges | None
     ) -> Tensor:
         c = self.config
         values = c.value_heads * c.value_dim
-        qkv, z, b, a = F.linear(x, w.project).split([c.conv_dim, values, c.value_heads, c.value_heads], dim=1)
+        qkv, z, b, a = packed.split([c.conv_dim, values, c.value_heads, c.value_heads], dim=1)
         step = DeltaInputs(qkv, z.unflatten(1, (c.value_heads, c.value_dim)), a, b)
         if ranges is None:
             mixed = self.kernels.delta.decode(step, w.delta, conv, ssm, index)
         else:
             mixed = self.kernels.delta.prefill(step, w.delta, conv, ssm, index, ranges)
-        return F.linear(mixed.flatten(1), w.out)
+        return self.kernels.products.plain(mixed.flatten(1), w.out)
 
 
 def _load_layer(c: Qwen35Config, at: str, i: int, get: Callable[..., Tensor]) -> Layer:

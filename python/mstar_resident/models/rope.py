@@ -55,16 +55,19 @@ class Rope:
     """Give the angles by which the first ``rotary_dim`` dimensions of heads turn with their token's position.
 
     Text has equal positions on every axis, for which the interleaved multi-axis rotation is this one.
+
+    Attributes:
+        inv_freq: fp32 ``[rotary_dim / 2]``: how far each pair of dimensions turns with a position.
     """
 
     def __init__(self, config: RopeConfig, device: torch.device | str) -> None:
-        self._inv_freq = inverse_frequencies(config).to(device)
+        self.inv_freq = inverse_frequencies(config).to(device)
         half = config.rotary_dim // 2
         self._sign = torch.cat((-torch.ones(half), torch.ones(half))).to(device)
 
     def angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return cosine and signed sine, fp32 ``[t, 1, rotary_dim]``, of ``positions int64[t]``."""
-        angle = positions[:, None].float() * self._inv_freq
+        angle = positions[:, None].float() * self.inv_freq
         angle = torch.cat((angle, angle), dim=-1)[:, None]
         return angle.cos(), angle.sin() * self._sign
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
@@ -22,8 +23,9 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from mstar_resident.attention.fa2_plan import Fa2Plan
-from mstar_resident.kernels import fused_norm_rope, gdn_decode, kv_write, prologue
+from mstar_resident.kernels import few_rows, fused_norm_rope, gdn_decode, kv_write, prologue
 from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
+from mstar_resident.kernels.few_rows_launch import fuses_norm
 from mstar_resident.kernels.gdn_launch import Launch
 from mstar_resident.kernels.paged_decode import PagedDecode
 from mstar_resident.layout import Column, KVTable, RowLayout
@@ -108,7 +110,21 @@ def compile_pointwise(heads: int, kv_heads: int, head_dim: int, rotary: int) -> 
     packed, norms = zeros(2, heads + 2 * kv_heads, head_dim), zeros(heads + kv_heads, head_dim, dtype=float32)
     angles = (zeros(2, 1, rotary, dtype=float32),) * 2
     layer, loc = zeros(3, 2, 16, kv_heads, head_dim), zeros(2, dtype=torch.int64)
+    positions, both = zeros(2, dtype=torch.int64), zeros(2, 2, 1, rotary, dtype=float32)
+    fused_norm_rope.rope_angles(positions, zeros(rotary // 2, dtype=float32), both)
     fused_norm_rope.norm_rope_write(packed, norms, 1e-6, angles, zeros(2, heads, head_dim), layer, loc)
+
+
+def compile_few_rows(rows: int, hidden: int, inner: int, early: bool) -> None:
+    x, h, norm = zeros(rows, hidden, dtype=torch.float32), zeros(rows, hidden), zeros(hidden, dtype=torch.float32)
+    total, out, wide = zeros(rows, hidden, dtype=torch.float32), zeros(rows, hidden), zeros(rows, inner)
+    gate_up, down, square = zeros(2 * inner, hidden), zeros(hidden, inner), zeros(hidden, hidden)
+    fused: dict[str, Any] = {"norm": norm, "eps": 1e-6, "_early": early}
+    if fuses_norm(rows, hidden):
+        few_rows.product(x, square, out, h=h, total=total, **fused)
+        few_rows.product(x, gate_up, wide, h=h, total=total, swiglu=True, **fused)
+    few_rows.product(h, square, out, gate=h, _early=early)
+    few_rows.product(wide, down, out, bias=zeros(hidden), _early=early)
 
 
 def main(backend: str, arch: str) -> None:
@@ -136,6 +152,9 @@ def main(backend: str, arch: str) -> None:
     compile_gdn(32, torch.float32, True, Launch(False, 16, 4), size=64)  # values narrower than keys
     compile_pointwise(8, 2, 256, 64)
     compile_pointwise(9, 3, 64, 64)
+    for rows in (1, 2, 4):
+        compile_few_rows(rows, 1024, 3584, early=backend == "cuda")
+    compile_few_rows(1, 2560, 9216, early=False)
     for name, warps, shared in SEEN:
         print(name, warps, shared)
 

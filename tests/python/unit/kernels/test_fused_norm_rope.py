@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from mstar_resident.errors import LayoutError
-from mstar_resident.kernels.fused_norm_rope import add_rms_norm, gate, norm_rope_write
+from mstar_resident.kernels.fused_norm_rope import add_rms_norm, gate, norm_rope_write, rope_angles
+from mstar_resident.models.rope import Rope, RopeConfig
 
 from .attention_cases import relative_error
 
@@ -67,6 +68,15 @@ def test_norm_rotation_and_write_match_float64(dtype, heads, kv_heads, head_dim,
     assert (untouched == 7).all()
 
 
+@pytest.mark.parametrize("rotary", [32, 48])
+def test_angles_match_torch_at_far_positions(rotary, device):
+    rope = Rope(RopeConfig(1e7, rotary), "cpu")
+    positions = torch.tensor([0, 1, 77, 4096, 262_143])
+    got = torch.full((2, 5, 1, rotary), float("nan"), device=device)
+    rope_angles(positions.to(device), rope.inv_freq.to(device), got)
+    torch.testing.assert_close(got.cpu(), torch.stack(rope.angles(positions)), rtol=0, atol=1e-6)
+
+
 @DTYPES
 @pytest.mark.parametrize("silu", [True, False])
 @pytest.mark.parametrize("size", [24, 1024, 3000])
@@ -87,6 +97,8 @@ def test_shapes_that_do_not_fit_are_refused(device):
         add_rms_norm(x.half(), None, w, 1e-6, x.clone())
     with pytest.raises(LayoutError, match="by"):
         gate(x, x[:1], x.clone(), silu=True)
+    with pytest.raises(LayoutError, match="angles"):
+        rope_angles(torch.zeros(2, dtype=torch.int64, device=device), w, torch.zeros(2, 2, 1, 8, device=device))
     layer, angles = torch.zeros(2, 2, 4, 1, 16, device=device), (torch.zeros(1, 1, 16, device=device),) * 2
     loc = torch.zeros(1, dtype=torch.int64, device=device)
     with pytest.raises(LayoutError, match="heads"):

@@ -1,0 +1,1 @@
+../../../kernels/few_rows.py
