@@ -18,13 +18,13 @@ def _public(name: str) -> bool:
 
 
 def native_names() -> Iterator[tuple[str, object]]:
-    """Every public name of the native module: classes, their methods and properties, functions."""
-    for name, value in vars(_core).items():
+    """Every public name of the native module, in order: classes, their methods and properties, functions."""
+    for name, value in sorted(vars(_core).items()):
         if not _public(name):
             continue
         yield name, value
         if inspect.isclass(value):
-            yield from ((f"{name}.{key}", member) for key, member in vars(value).items() if _public(key))
+            yield from ((f"{name}.{key}", member) for key, member in sorted(vars(value).items()) if _public(key))
 
 
 def stub_names(root: Path) -> set[str]:

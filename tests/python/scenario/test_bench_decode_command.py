@@ -29,6 +29,8 @@ KEYS = [
     "arm",
     "concurrency",
     "bucket",
+    "attention",
+    "host_plan_free",
     "prompt",
     "new",
     "rounds",
@@ -241,7 +243,7 @@ def test_a_resident_arm_that_is_not_resident_ends_in_1(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--shape", "80b"], "--shape: expected one of 0.8b, 2b, 4b, 9b, qwen3-0.6b, tiny"),
+        (["--shape", "80b"], "--shape: expected one of 0.8b, 2b, 4b, 9b, qwen3-0.6b, narrow, tiny"),
         (["--shape", ""], "--shape"),
         (["--arms", "host,guest"], "--arms: expected some of host, resident, off"),
         (["--arms", "host,host"], "--arms"),
