@@ -26,6 +26,22 @@ PAGES_AT_ONCE = 1024
 WORKSPACE_BYTES = 256 * 1024
 
 
+#: Pages of a row up to which :func:`_ceil_div` is exact.
+MOST_PAGES = 1 << 21
+
+
+@triton.jit
+def _ceil_div(pages: tl.tensor, size: tl.tensor) -> tl.tensor:
+    """Return ceil(pages / size), int32, of 1 to MOST_PAGES pages: a product and a correction cost less than a division.
+
+    1.5 * 2**23 leaves a float no bits for fractions: the sum is the quotient's nearest integer, in its last bits, and
+    that is the floor or the ceiling, as rounding before moves a quotient below 2**21 by less than a half.
+    """
+    near = pages.to(tl.float32) * (1.0 / size.to(tl.float32)) + 12582912.0
+    quotient = near.to(tl.int32, bitcast=True) - 0x4B400000
+    return quotient + tl.where(quotient * size < pages, 1, 0)
+
+
 @triton.jit
 def _chunk_pages(pages: tl.tensor, LIMIT: tl.constexpr, LEAST: tl.constexpr) -> tl.tensor:
     """Return the least chunk that gives at most LIMIT items; the longest row's pages if none below does."""
@@ -34,7 +50,7 @@ def _chunk_pages(pages: tl.tensor, LIMIT: tl.constexpr, LEAST: tl.constexpr) -> 
     nth = tl.arange(0, CANDIDATES) + 1
     while low < high:
         tried = low + (high - low) * nth // (CANDIDATES + 1)
-        items = tl.sum((pages[:, None] + tried[None, :] - 1) // tried[None, :], 0)
+        items = tl.sum(_ceil_div(pages[:, None], tried[None, :]), 0)
         fits = items <= LIMIT
         low = tl.maximum(low, tl.max(tl.where(fits, 0, tried + 1), 0))
         high = tl.min(tl.where(fits, tried, high), 0)
@@ -150,6 +166,8 @@ class Fa2Buffers:
         """
         if table.dtype != torch.int32 or table.dim() != 2 or not table.is_contiguous():
             raise LayoutError.of("table", expected="int32[R, P], contiguous", got=(table.dtype, tuple(table.shape)))
+        if table.shape[1] > MOST_PAGES:
+            raise LayoutError.of("table", expected=f"at most {MOST_PAGES} columns", got=tuple(table.shape))
         if not gather and not readable_through(table, page_size):
             expected = "2 columns or more, and fewer than 2^31 tokens in all its cells; else gather"
             raise LayoutError.of("table", expected=expected, got=tuple(table.shape))

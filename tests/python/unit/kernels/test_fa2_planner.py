@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 
 from mstar_resident.attention.fa2_plan import Fa2Plan
 from mstar_resident.errors import LayoutError
-from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
+from mstar_resident.kernels.fa2_planner import MOST_PAGES, Fa2Buffers, Fa2Planner, _ceil_div
 
 MULTIPROCESSORS = 132
 SHAPES = [(1, 8, 2, 16), (7, 8, 2, 16), (33, 32, 8, 128), (64, 9, 3, 64), (200, 16, 4, 16), (256, 8, 8, 32)]
@@ -155,3 +157,29 @@ def test_a_torn_workspace_is_seen(tensor_cores, device):
     workspace[plan.offsets["valid"]] ^= 1
     with pytest.raises(LayoutError, match="int workspace"):
         plan.read(workspace)
+
+
+@triton.jit
+def _divide(pages, size, out, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(out + at, _ceil_div(tl.load(pages + at), tl.load(size + at)))
+
+
+def test_quotients_are_exact_up_to_the_most_pages(device):
+    generator = np.random.default_rng(1)
+    size = np.concatenate([generator.integers(1, MOST_PAGES + 1, 1 << 16), generator.integers(1, 600, 1 << 16)])
+    times = generator.integers(1, MOST_PAGES + 1, len(size)) // size
+    pages = [times * size + off for off in (-1, 0, 1)]  # where a quotient is all but an integer
+    pages = np.concatenate([*pages, generator.integers(1, MOST_PAGES + 1, len(size))]).clip(1, MOST_PAGES)
+    pages, size = np.append(pages, [MOST_PAGES] * 4), np.append(np.tile(size, 4), [1, 2, 3, MOST_PAGES])
+    wanted = -(-pages // size)
+    on = [torch.from_numpy(np.resize(a, 1 << 20).astype(np.int32)).to(device) for a in (pages, size)]
+    out = torch.zeros_like(on[0])
+    _divide[(1 << 7,)](*on, out, BLOCK=1 << 13)
+    assert (out.cpu().numpy() == np.resize(wanted, 1 << 20)).all()
+
+
+def test_a_table_wider_than_quotients_are_exact_is_refused():
+    table = torch.zeros(1, dtype=torch.int32).expand(MOST_PAGES + 1)[None].contiguous()
+    with pytest.raises(LayoutError, match="columns"):
+        Fa2Buffers.of(1, table, 16, gather=True)
