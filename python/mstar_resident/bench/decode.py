@@ -35,6 +35,8 @@ LEAST_RESIDENT = 0.95
 STREAM_RATE = 4.3e12
 #: Profiled steps that are left out: the profiler has just started.
 LEAD_STEPS = 5
+#: Most tokens of an answer in runs that are not timed: what they tell is of a step, and their tokens are compared too.
+UNTIMED_NEW = 128
 WAITING = "read"
 #: What a step's inputs cost on the host, from the plan to the launch and the bookkeeping behind it.
 PREPARING = ("plan", "fresh plan", "flush", "attention plan", "launch", "commit")
@@ -97,8 +99,8 @@ class DecodeBench:
         bucket = self.engines[self.baseline].arm.bucket(concurrency)
         looks: dict[Planning, tuple[Served, Look]] = {}
         for arm, engine in self.engines.items():
-            looks[arm] = look(engine, load)
-            self._check(arm, load, looks[arm][0])
+            looks[arm] = look(engine, self._untimed(concurrency))
+            self._check(arm, looks[arm][0], concurrency)
         growth = {arm: measure_growth(engine, bucket) for arm, engine in self.engines.items()}
         timed: dict[Planning, list[Served]] = {arm: [] for arm in self.arms}
         with few_collections():
@@ -106,7 +108,7 @@ class DecodeBench:
                 turn = number % len(self.arms)
                 for arm in self.arms[turn:] + self.arms[:turn]:
                     served = serve(self.engines[arm], load)
-                    self._check(arm, load, served)
+                    self._check(arm, served, concurrency)
                     timed[arm].append(served)
         rates = {arm: [tokens_per_s(run, load) for run in runs] for arm, runs in timed.items()}
         cases = []
@@ -132,9 +134,9 @@ class DecodeBench:
         trace: list[dict[str, Any]] = []
         for number, case in enumerate(cases):
             arm: Planning = case["arm"]
-            load = Load(case["concurrency"], self.prompt, self.new)
+            load = self._untimed(case["concurrency"])
             served, events = profile_steps(self.engines[arm], load)
-            self._check(arm, load, served)
+            self._check(arm, served, load.concurrency)
             case.update(profiled_figures(events))
             name = f"{self.shape.name}, {arm}, {load.concurrency} rows"
             trace += tracks(events, name, number, threading.get_native_id())
@@ -163,17 +165,23 @@ class DecodeBench:
             raise RuntimeError(f"arm {arm}: buckets that could not be captured: {engine.graphs.failed}")
         return engine
 
-    def _check(self, arm: Planning, load: Load, served: Served) -> None:
-        where = f"{self.shape.name}, arm {arm} at concurrency {load.concurrency}"
+    def _untimed(self, concurrency: int) -> Load:
+        return Load(concurrency, self.prompt, min(self.new, UNTIMED_NEW))
+
+    def _check(self, arm: Planning, served: Served, concurrency: int) -> None:
+        where = f"{self.shape.name}, arm {arm} at concurrency {concurrency}"
         if arm == "resident" and served.resident_steps < LEAST_RESIDENT * served.decode_steps:
             raise WrongRun(
                 f"{where}: {served.resident_steps} of {served.decode_steps} decode steps were resident, "
                 f"at least {LEAST_RESIDENT:.0%} must be"
             )
-        truth = self._truth.setdefault(load.concurrency, served.outputs)
+        truth = self._truth.setdefault(concurrency, served.outputs)
+        if len(served.outputs[0]) > len(truth[0]):  # all answers of a run are as long
+            self._truth[concurrency] = served.outputs
         for request, (got, wanted) in enumerate(zip(served.outputs, truth, strict=True)):
-            if got != wanted:
-                at = next((i for i, pair in enumerate(zip(got, wanted, strict=False)) if pair[0] != pair[1]), len(got))
+            both = min(len(got), len(wanted))
+            if got[:both] != wanted[:both]:
+                at = next(i for i in range(both) if got[i] != wanted[i])
                 raise WrongRun(
                     f"{where}: token {at} of request {request} is {got[at : at + 1]}, "
                     f"the first run of arm {self.arms[0]} gave {wanted[at : at + 1]}"

@@ -223,6 +223,26 @@ def test_a_token_that_differs_in_a_timed_round_alone_ends_in_1(
     assert len(calls) == 4
 
 
+def test_a_token_behind_those_of_the_untimed_runs_is_compared_among_the_timed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    calls = []
+
+    def other(engine: Engine, load: Load) -> Any:
+        served = serve(engine, load)
+        calls.append(load.new)
+        if len(calls) == 3:
+            served.outputs[1][12] += 1
+        return served
+
+    monkeypatch.setattr("mstar_resident.bench.decode.UNTIMED_NEW", 8)
+    monkeypatch.setattr("mstar_resident.bench.decode.serve", other)
+    arguments = ["--concurrency", "2", "--new", "16", "--rounds", "2", "--arms", "resident,host"]
+    assert main([*COMMAND, *arguments]) == 1
+    assert "arm host at concurrency 2: token 12 of request 1" in capsys.readouterr().err
+    assert calls == [16, 16, 16]
+
+
 def test_a_resident_arm_that_is_not_resident_ends_in_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
