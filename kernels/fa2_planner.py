@@ -9,6 +9,7 @@ Page ids are read where they lie, through the rows of the table, or gathered to 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 import triton
@@ -18,9 +19,6 @@ from torch import Tensor
 from mstar_resident.attention.fa2_plan import Fa2Plan
 from mstar_resident.errors import LayoutError
 
-#: Chunk sizes tried at once.
-CANDIDATES = tl.constexpr(32)
-ITEMS_PER_PROGRAM = 32
 PAGES_AT_ONCE = 1024
 #: An item takes 13 bytes and a row 8: room for 20,000 items at once, or for 7,000 rows.
 WORKSPACE_BYTES = 256 * 1024
@@ -43,7 +41,7 @@ def _ceil_div(pages: tl.tensor, size: tl.tensor) -> tl.tensor:
 
 
 @triton.jit
-def _chunk_pages(pages: tl.tensor, LIMIT: tl.constexpr, LEAST: tl.constexpr) -> tl.tensor:
+def _chunk_pages(pages: tl.tensor, LIMIT: tl.constexpr, LEAST: tl.constexpr, CANDIDATES: tl.constexpr) -> tl.tensor:
     """Return the least chunk that gives at most LIMIT items; the longest row's pages if none below does."""
     low = tl.min(pages, 0) * 0 + LEAST
     high = tl.maximum(tl.max(pages, 0), LEAST)
@@ -81,6 +79,7 @@ def _plan_kernel(
     ITEMS: tl.constexpr,
     BLOCK: tl.constexpr,
     PARTS: tl.constexpr,
+    CANDIDATES: tl.constexpr,
     GATHER: tl.constexpr,
     WIDE: tl.constexpr,
 ) -> None:
@@ -99,7 +98,7 @@ def _plan_kernel(
             page = tl.load(source + column, mask=column < count)
             tl.store(indices + start + column, page, mask=column < count)
         return
-    chunk = _chunk_pages(pages, LIMIT, LEAST)
+    chunk = _chunk_pages(pages, LIMIT, LEAST, CANDIDATES)
     chunks = (pages + chunk - 1) // chunk
     ends = tl.cumsum(chunks, 0)
     total = tl.sum(chunks, 0)
@@ -189,6 +188,14 @@ def readable_through(table: Tensor, page_size: int) -> bool:
     return table.numel() * page_size < 2**31 and table.shape[1] >= 2
 
 
+class Search(NamedTuple):
+    """Say how the planner's programs look for the chunk and list the items; every choice gives the same plan."""
+
+    warps: int
+    candidates: int  # chunk sizes tried at once
+    items: int  # that a program lists
+
+
 class Fa2Planner:
     """Write a bucket's plan to its buffers; one launch in the captured graph.
 
@@ -200,13 +207,14 @@ class Fa2Planner:
         LayoutError: the buffers are another bucket's, or the plan does not fit into the workspace.
     """
 
-    def __init__(self, plan: Fa2Plan, buffers: Fa2Buffers) -> None:
+    def __init__(self, plan: Fa2Plan, buffers: Fa2Buffers, *, _search: Search | None = None) -> None:
         at = plan.offsets
         if buffers.last_page_len.numel() != plan.bucket:
             raise LayoutError.of("buffers", expected=f"of {plan.bucket} rows", got=buffers.last_page_len.numel())
         if buffers.workspace.numel() < at["end"]:
             raise LayoutError.of("workspace", expected=f"{at['end']} bytes", got=buffers.workspace.numel())
         self.plan, self.buffers = plan, buffers
+        self._search = _search or Search(4 if plan.bucket <= 64 else 8, 32, 32)
         ints = {name: buffers.workspace[at[name] :].view(torch.int32) for name in at if name != "end"}
         valid = buffers.workspace[at["valid"] :] if plan.split else None
         self._arrays = (
@@ -226,7 +234,7 @@ class Fa2Planner:
             rows: int64[bucket] or int32[bucket]: the table row of each batch row, 0 for padding.
         """
         plan, buffers = self.plan, self.buffers
-        parts = triton.cdiv(plan.items, ITEMS_PER_PROGRAM)
+        parts = triton.cdiv(plan.items, self._search.items)
         _plan_kernel[(parts + (plan.bucket if buffers.gather else 0),)](
             lengths,
             rows,
@@ -243,9 +251,10 @@ class Fa2Planner:
             LIMIT=plan.limit,
             LEAST=plan.least_chunk_pages,
             ITEMS=plan.items,
-            BLOCK=ITEMS_PER_PROGRAM,
+            BLOCK=self._search.items,
+            CANDIDATES=self._search.candidates,
             PARTS=parts,
             GATHER=buffers.gather,
             WIDE=PAGES_AT_ONCE,
-            num_warps=4 if plan.bucket <= 64 else 8,
+            num_warps=self._search.warps,
         )

@@ -10,7 +10,7 @@ import triton.language as tl
 
 from mstar_resident.attention.fa2_plan import Fa2Plan
 from mstar_resident.errors import LayoutError
-from mstar_resident.kernels.fa2_planner import MOST_PAGES, Fa2Buffers, Fa2Planner, _ceil_div
+from mstar_resident.kernels.fa2_planner import MOST_PAGES, Fa2Buffers, Fa2Planner, Search, _ceil_div
 
 MULTIPROCESSORS = 132
 SHAPES = [(1, 8, 2, 16), (7, 8, 2, 16), (33, 32, 8, 128), (64, 9, 3, 64), (200, 16, 4, 16), (256, 8, 8, 32)]
@@ -183,3 +183,14 @@ def test_a_table_wider_than_quotients_are_exact_is_refused():
     table = torch.zeros(1, dtype=torch.int32).expand(MOST_PAGES + 1)[None].contiguous()
     with pytest.raises(LayoutError, match="columns"):
         Fa2Buffers.of(1, table, 16, gather=True)
+
+
+@pytest.mark.parametrize("search", [Search(1, 8, 128), Search(2, 16, 64), Search(8, 32, 32)])
+@pytest.mark.parametrize("kind", ["any", "skewed"])
+def test_every_search_finds_the_same_plan(search, kind, device):
+    plan = PLANS["tensor-200"]
+    generator = np.random.default_rng(3)
+    lengths, _, _, on_lengths, on_rows, on_table = step(generator, plan, kind, device)
+    buffers = Fa2Buffers.of(plan.bucket, on_table, plan.page_size)
+    Fa2Planner(plan, buffers, _search=search).run(on_lengths, on_rows)
+    assert plan.read(buffers.workspace.cpu().numpy()).difference(plan.naive(lengths)) is None
