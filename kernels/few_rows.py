@@ -205,6 +205,8 @@ def product(
             _check(name, tensor, shape, contiguous=True)
     if total is not None and total.dtype != torch.float32:
         raise LayoutError.of("total", expected=torch.float32, got=total.dtype)
+    if t and total is not None and total.data_ptr() in (x.data_ptr(), h.data_ptr() if h is not None else 0):
+        raise LayoutError.of("total", expected="memory of its own: every program reads x and h", got="x or h")
     launch = (_launch or choose(t, n, k, swiglu)).fitted(n, k)
     if not t:
         return

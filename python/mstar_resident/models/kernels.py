@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Kernels:
-    """Name the kernels of a decoder; torch's, on any device, where none is named."""
+    """Name the kernels of a decoder; torch's, on any device, where none is named.
+
+    Their workspaces are shared by what decodes with one object: engines that do, run after one another on one
+    cuda_stream.
+    """
 
     attention: Attention = field(default_factory=TorchAttention)
     delta: GatedDelta = field(default_factory=TorchGatedDelta)

@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels import few_rows
 from mstar_resident.kernels.few_rows import product
-from mstar_resident.kernels.few_rows_launch import FEW_ROWS, Launch, choose
+from mstar_resident.kernels.few_rows_launch import FEW_ROWS, MANY_COLUMNS, Launch, choose
+from mstar_resident.models.products_triton import TritonProducts
 
 from .attention_cases import relative_error
 
@@ -101,10 +103,28 @@ def test_what_does_not_fit_is_refused(device):
         product(x, w, out, gate=x, norm=norm)
     with pytest.raises(LayoutError, match="float32"):
         product(x, w, out, h=x, total=x.half())
+    for x_, h in ((x, w[:2]), (w[:2], x)):
+        with pytest.raises(LayoutError, match="memory of its own"):
+            product(x_, w, out, h=h, total=x)
     with pytest.raises(LayoutError, match="bias"):
         product(x, w, out[:, :4].contiguous(), swiglu=True, bias=norm[:4])
     with pytest.raises(LayoutError, match="<= 4"):
         product(torch.zeros(5, 64, device=device), w, torch.zeros(5, 8, device=device))
+
+
+def test_a_head_of_many_columns_and_more_rows_are_a_librarys(monkeypatch, device):
+    def refused(*given, **more):
+        raise AssertionError("the kernel was asked")
+
+    monkeypatch.setattr(few_rows, "product", refused)
+    products, norm = TritonProducts(), torch.ones(16, device=device)
+    head, square = torch.randn(MANY_COLUMNS, 16, device=device), torch.randn(16, 16, device=device)
+    for rows, weight in ((1, head), (FEW_ROWS + 1, square)):
+        x = torch.randn(rows, 16, device=device)
+        assert torch.equal(products.plain(x, weight), F.linear(x, weight))
+        products.normed(x, None, norm, 1e-6, weight)
+    with pytest.raises(AssertionError, match="was asked"):
+        products.plain(torch.randn(1, 16, device=device), square)
 
 
 @pytest.mark.parametrize("rows", range(1, FEW_ROWS + 1))
