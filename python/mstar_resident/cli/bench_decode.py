@@ -56,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--new", type=int, default=256, help="tokens of an answer (default: %(default)s)")
     parser.add_argument("--arms", default=",".join(ARMS), help="comma-separated (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="timed runs of every arm (default: %(default)s)")
+    parser.add_argument(
+        "--profile",
+        metavar="CONCURRENCY",
+        help="of which a run is profiled for idle time and copies, comma-separated (default: all of --concurrency)",
+    )
     parser.add_argument("--page-size", type=int, help="tokens of a page (default: the shape's, 128 but for tiny)")
     parser.add_argument(
         "--attention", default="auto", choices=get_args(Backend), help="what decodes on cuda (default: %(default)s)"
@@ -66,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--trace",
         metavar="FILE",
-        help="leave a Chrome trace of the first concurrency's steps, gzipped if FILE ends in .gz",
+        help="leave a Chrome trace of the first profiled concurrency's steps, gzipped if FILE ends in .gz",
     )
 
 
@@ -76,12 +81,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError(f"--shape: expected one of {', '.join(SHAPES)}, got {arguments.shape!r}")
     arms = [arm for name in chosen("--arms", arguments.arms, ARMS) for arm in ARMS if arm == name]
     concurrency = counts("--concurrency", arguments.concurrency, MOST_ROWS)
+    profiled = list(map(str, concurrency))
+    if arguments.profile is not None:
+        profiled = chosen("--profile", arguments.profile, profiled)
     _check(arguments)
     shape = SHAPES[arguments.shape].paged(arguments.page_size)
     tokens = arguments.prompt, arguments.new
     bench = DecodeBench(shape, arms, concurrency, *tokens, arguments.device, arguments.attention)
     try:
-        _measure(bench, concurrency, arguments)
+        _measure(bench, concurrency, profiled, arguments)
     except WrongRun as wrong:
         print(wrong, file=sys.stderr)
         return MISMATCH
@@ -90,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     return GOOD
 
 
-def _measure(bench: DecodeBench, concurrency: list[int], arguments: argparse.Namespace) -> None:
+def _measure(bench: DecodeBench, concurrency: list[int], wanted: list[str], arguments: argparse.Namespace) -> None:
     _show_head(bench, arguments.rounds)
     found: list[list[dict[str, Any]]] = []
     for rows in concurrency:
@@ -99,7 +107,9 @@ def _measure(bench: DecodeBench, concurrency: list[int], arguments: argparse.Nam
             _print_row(_timed_row(case), TIMED)
         _leave(found, arguments)
     # A profiler stays attached to the process: first all that is timed, then all that is profiled.
-    profiled = found if arguments.device == "cuda" else found[:1] if arguments.trace else []
+    profiled = [cases for cases, rows in zip(found, concurrency, strict=True) if str(rows) in wanted]
+    if arguments.device != "cuda":
+        profiled = profiled[: bool(arguments.trace)]
     if profiled:
         _print_row([head for head, _ in PROFILED], PROFILED)
     for number, cases in enumerate(profiled):

@@ -14,6 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 CHUNK_TOKENS = 64
+#: Tokens at most of rows that are taken together: a token has tens of KiB of fp32 intermediates.
+GROUP_TOKENS = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,30 +47,40 @@ class DeltaInputs:
     b: Tensor
     """[t, value_heads]: write strength before its sigmoid."""
 
-    def take(self, tokens: Tensor | slice) -> DeltaInputs:
-        """Return the projections of some tokens."""
+    def take(self, tokens: Tensor) -> DeltaInputs:
+        """Return the projections of some tokens, int64[n]."""
         return DeltaInputs(self.qkv[tokens], self.z[tokens], self.a[tokens], self.b[tokens])
 
 
 @dataclass(frozen=True, slots=True)
-class Ranges:
-    """Split a prefill's rows into those of one token, taken together, and longer ones, taken one after another."""
+class Group:
+    """Name rows of a prefill that bring equally many tokens and are taken together."""
 
-    single_rows: Tensor
-    """int64[s]."""
-    single_tokens: Tensor
-    """int64[s]."""
-    longer: list[tuple[int, int, int]]
-    """(row, first token, end token)."""
+    rows: Tensor
+    """int64[r]."""
+    tokens: Tensor
+    """int64[r, n]: each row's n tokens among those of the step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """Split a prefill's rows into groups of equally many tokens, of at most :data:`GROUP_TOKENS` or of one row."""
+
+    groups: list[Group]
 
     @classmethod
     def of(cls, query_start: Tensor, device: torch.device) -> Ranges:
         """Read ``query_start``, which is on the host."""
-        starts: list[int] = query_start.tolist()
-        spans = [(i, starts[i], starts[i + 1]) for i in range(len(starts) - 1)]
-        single = [(i, begin) for i, begin, end in spans if end - begin == 1]
-        rows, tokens = torch.tensor(single, dtype=torch.int64).view(-1, 2).to(device).unbind(1)
-        return cls(rows, tokens, [span for span in spans if span[2] - span[1] > 1])
+        counts, alike = query_start.diff(), []
+        for n in counts.unique().tolist():
+            if n > 0:
+                alike += [(rows, n) for rows in (counts == n).nonzero()[:, 0].split(max(1, GROUP_TOKENS // n))]
+        return cls(
+            [
+                Group(rows.to(device), (query_start[rows].long()[:, None] + torch.arange(n)).to(device))
+                for rows, n in alike
+            ]
+        )
 
 
 class GatedDelta(Protocol):
@@ -108,12 +120,11 @@ class TorchGatedDelta:
     ) -> Tensor:
         """Take ranges of tokens; see :meth:`GatedDelta.prefill`."""
         out = torch.empty_like(x.z)
-        if ranges.single_rows.numel():
-            index = recurrent_index[ranges.single_rows]
-            out[ranges.single_tokens] = self.decode(x.take(ranges.single_tokens), w, conv, ssm, index)
-        for row, begin, end in ranges.longer:
-            index = recurrent_index[row : row + 1].long()
-            out[begin:end] = _prefill_row(x.take(slice(begin, end)), w, conv, ssm, index)
+        for group in ranges.groups:
+            index, taken = recurrent_index[group.rows], x.take(group.tokens.flatten())
+            one = group.tokens.shape[1] == 1
+            mixed = self.decode(taken, w, conv, ssm, index) if one else _prefill(taken, w, conv, ssm, index.long())
+            out[group.tokens.flatten()] = mixed
         return out
 
 
@@ -128,22 +139,23 @@ def gated_norm(out: Tensor, z: Tensor, w: DeltaWeights) -> Tensor:
 
 
 def delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """Follow the rule over n tokens of one request, a chunk at a time.
+    """Follow the rule over n tokens of each of r rows, a chunk at a time.
 
-    fp32: ``q, k [n, heads, K]``, ``v [n, heads, V]``, ``g, beta [n, heads]``, ``state [heads, V, K]``. Returns the
-    output ``[n, heads, V]`` and the state after. Within a chunk, with G the running sum of g and S the state before
-    it, the written values U solve (I + tril(beta exp(G_t - G_j) k_t.k_j, -1)) U = beta (V - exp(G) K S^T): linear in
-    S, so that one triangular solve serves all chunks and only products with S are left for the loop over them.
+    fp32: ``q, k [r, n, heads, K]``, ``v [r, n, heads, V]``, ``g, beta [r, n, heads]``, ``state [r, heads, V, K]``.
+    Returns the output ``[r, n, heads, V]`` and the states after. Within a chunk, with G the running sum of g and S the
+    state before it, the written values U solve (I + tril(beta exp(G_t - G_j) k_t.k_j, -1)) U = beta (V - exp(G) K S^T):
+    linear in S, so that one triangular solve serves all chunks and only products with S are left for the loop.
     """
-    n, heads, _ = v.shape
+    rows, n, heads, _ = v.shape
     size = min(CHUNK_TOKENS, n)
     pad = -n % size
 
-    def chunked(x: Tensor) -> Tensor:  # [heads, chunks, size, ...]; a padded token writes nothing and decays nothing
-        x = F.pad(x, (0, 0) * (x.dim() - 1) + (0, pad)).transpose(0, 1)
-        return x.reshape(heads, -1, size, *x.shape[2:])
+    def chunked(x: Tensor) -> Tensor:  # [r * heads, chunks, size, ...]; a padded token writes and decays nothing
+        x = F.pad(x, (0, 0) * (x.dim() - 2) + (0, pad)).transpose(1, 2)
+        return x.reshape(rows * heads, -1, size, *x.shape[3:])
 
     q, k, v, g, beta = (chunked(x) for x in (q, k, v, g, beta))
+    state = state.flatten(0, 1)
     total = g.cumsum(-1)
     decay = (total[..., :, None] - total[..., None, :]).tril().exp()
     grown = total.exp()[..., None]
@@ -160,22 +172,25 @@ def delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, state: 
         values = written[:, c] - read[:, c] @ state.mT
         out[:, c] = q[:, c] @ state.mT + within[:, c] @ values
         state = last[:, c] * state + values.mT @ k[:, c]
-    return out.reshape(heads, -1, out.shape[-1])[:, :n].transpose(0, 1), state
+    out = out.reshape(rows, heads, -1, out.shape[-1])[:, :, :n].transpose(1, 2)
+    return out, state.unflatten(0, (rows, heads))
 
 
-def _prefill_row(x: DeltaInputs, w: DeltaWeights, conv: Tensor, ssm: Tensor, index: Tensor) -> Tensor:
-    """Take one request's tokens; ``index`` is int64[1]."""
-    kernel, n = w.conv.shape[1], x.qkv.shape[0]
-    window = torch.cat((conv.index_select(0, index)[0].T, x.qkv))
-    conv.index_copy_(0, index, window[n:].T[None])
+def _prefill(x: DeltaInputs, w: DeltaWeights, conv: Tensor, ssm: Tensor, index: Tensor) -> Tensor:
+    """Take equally many tokens of each row, one row after another; ``index`` is int64[r]."""
+    rows, kernel = index.shape[0], w.conv.shape[1]
+    window = torch.cat((conv.index_select(0, index).mT, x.qkv.unflatten(0, (rows, -1))), dim=1)
+    n = window.shape[1] - (kernel - 1)
+    conv.index_copy_(0, index, window[:, n:].mT)
     taps, window = w.conv.float(), window.float()
-    mixed = window[:n] * taps[:, 0]
+    mixed = window[:, :n] * taps[:, 0]
     for tap in range(1, kernel):
-        mixed = torch.addcmul(mixed, window[tap : tap + n], taps[:, tap])
-    q, k, v = _split(F.silu(mixed).to(x.qkv.dtype), w, ssm)
-    out, state = delta_rule(q, k, v, *gates(x, w), ssm.index_select(0, index)[0].float())
-    ssm.index_copy_(0, index, state[None].to(ssm.dtype))
-    return gated_norm(out, x.z, w)
+        mixed = torch.addcmul(mixed, window[:, tap : tap + n], taps[:, tap])
+    given = (*_split(F.silu(mixed).to(x.qkv.dtype).flatten(0, 1), w, ssm), *gates(x, w))
+    q, k, v, g, beta = (y.unflatten(0, (rows, n)) for y in given)
+    out, state = delta_rule(q, k, v, g, beta, ssm.index_select(0, index).float())
+    ssm.index_copy_(0, index, state.to(ssm.dtype))
+    return gated_norm(out.flatten(0, 1), x.z, w)
 
 
 def _split(mixed: Tensor, w: DeltaWeights, ssm: Tensor) -> tuple[Tensor, Tensor, Tensor]:

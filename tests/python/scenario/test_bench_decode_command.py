@@ -168,12 +168,13 @@ def test_what_a_profile_tells_of_the_device_is_filled_in(
 
     monkeypatch.setattr("mstar_resident.bench.decode.profile_steps", profiled)
     files = [tmp_path / "decode.json", tmp_path / "trace.json.gz"]
-    arguments = ["--concurrency", "2,1", "--new", "16", "--rounds", "1", "--arms", "resident,host", "--page-size", "8"]
+    arguments = ["--concurrency", "1,2", "--new", "16", "--rounds", "1", "--arms", "resident,host", "--page-size", "8"]
+    arguments += ["--profile", "2"]
     assert main([*COMMAND, *arguments, "--json", str(files[0]), "--trace", str(files[1])]) == 0
     cases = json.loads(files[0].read_text())["cases"]
-    assert [case["idle_us"] and case["idle_us"]["median"] for case in cases] == [5, 60, None, None]
-    assert [case["profiled_steps"] for case in cases] == [2, 2, 0, 0]
-    assert cases[0]["graph_span_us"] == {"median": 100, "min": 100, "max": 100}
+    assert [case["idle_us"] and case["idle_us"]["median"] for case in cases] == [None, None, 5, 60]
+    assert [case["profiled_steps"] for case in cases] == [0, 0, 2, 2]
+    assert cases[2]["graph_span_us"] == {"median": 100, "min": 100, "max": 100}
     assert "5.0 (5.0-5.0)" in capsys.readouterr().out
     assert {(case["page_size"], case["columns"]) for case in cases} == {(8, 512)}
     events = json.loads(gzip.decompress(files[1].read_bytes()))["traceEvents"]
@@ -280,6 +281,7 @@ def test_a_resident_arm_that_is_not_resident_ends_in_1(
         (["--json", "/nowhere/at/all.json"], "--json: cannot write /nowhere/at/all.json"),
         (["--plot", "/nowhere/at/all.svg"], "--plot: cannot write"),
         (["--trace", "/nowhere/at/all.json"], "--trace: cannot write"),
+        (["--profile", "2"], "--profile: expected some of 1"),
         (["--plot", "plot.png"], "--plot: expected a file that ends in .svg"),
     ],
 )
