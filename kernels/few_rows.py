@@ -23,6 +23,7 @@ from torch import Tensor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.early import options, starts_early
 from mstar_resident.kernels.few_rows_launch import FEW_ROWS, Launch, choose
 
 
@@ -210,8 +211,7 @@ def product(
     launch = (_launch or choose(t, n, k, swiglu)).fitted(n, k)
     if not t:
         return
-    early = _starts_early(x.device) if _early is None else _early
-    options: dict[str, Any] = {"launch_pdl": True} if early else {}
+    early = starts_early(x.device) if _early is None else _early
     _few_rows_kernel[(triton.cdiv(n, launch.block_n) + (h is not None),)](
         x,
         h,
@@ -236,16 +236,9 @@ def product(
         BLOCK_N=launch.block_n,
         BLOCK_K=launch.block_k,
         PAIR=swiglu,
-        EARLY=early,
         num_warps=launch.warps,
-        **options,
+        **options(early),
     )
-
-
-def _starts_early(device: torch.device) -> bool:
-    """Return whether kernels of a device can start before those ahead of them have ended."""
-    nvidia = device.type == "cuda" and torch.version.hip is None
-    return nvidia and torch.cuda.get_device_capability(device) >= (9, 0)
 
 
 def _check(name: str, tensor: Tensor, shape: tuple[int, ...], contiguous: bool = False) -> None:

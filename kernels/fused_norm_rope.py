@@ -1,4 +1,4 @@
-"""The pointwise parts of a decode step, fused: residual and norm, angles, head norm with rotation and write, and gates.
+"""The pointwise parts of a decode step, fused: embedding, norms, angles, rotation with the write of keys, and gates.
 
 Arithmetic is float32, rounded once where a result is stored.
 """
@@ -9,8 +9,24 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.early import options, starts_early
+
+
+@triton.jit
+def _embed_kernel(
+    tokens: tl.tensor, table: tl.tensor, out: tl.tensor, SIZE: tl.constexpr, BLOCK: tl.constexpr, EARLY: tl.constexpr
+) -> None:
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.program_id(0).to(tl.int64)
+    d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = d < SIZE
+    value = tl.load(table + tl.load(tokens + row) * SIZE + d, mask=inside, other=0.0)
+    tl.store(out + row * SIZE + d, value.to(tl.float32), mask=inside)
 
 
 @triton.jit
@@ -24,7 +40,11 @@ def _add_rms_norm_kernel(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     HAS_ADD: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
     inside = d < SIZE
@@ -60,7 +80,10 @@ def _norm_rope_write_kernel(
     ROTARY: tl.constexpr,
     PAGE_SIZE: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_wait()  # and nothing starts beside it: attention is next
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1)
     d = tl.arange(0, D)
@@ -97,7 +120,11 @@ def _gate_kernel(
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
     SILU: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     d = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = d < SIZE
@@ -110,8 +137,16 @@ def _gate_kernel(
 
 @triton.jit
 def _angles_kernel(
-    positions: tl.tensor, inv_freq: tl.tensor, angles: tl.tensor, SIZE: tl.constexpr, BLOCK: tl.constexpr
+    positions: tl.tensor,
+    inv_freq: tl.tensor,
+    angles: tl.tensor,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     d = tl.arange(0, BLOCK)
     inside = d < SIZE
@@ -121,6 +156,31 @@ def _angles_kernel(
     cosines = angles + row * SIZE + d
     tl.store(cosines, tl.cos(turn), mask=inside)
     tl.store(cosines + tl.num_programs(0) * SIZE, tl.where(d < SIZE // 2, -sin, sin), mask=inside)
+
+
+def embed(tokens: Tensor, table: Tensor, out: Tensor) -> None:
+    """Write the embedding of every token in float32.
+
+    Args:
+        tokens: int64[t], contiguous; each within the table.
+        table: [vocab, d], contiguous.
+        out: float32[t, d], contiguous, overwritten.
+
+    Raises:
+        LayoutError: a shape, stride or dtype does not fit.
+    """
+    t, size = tokens.shape[0], table.shape[1]
+    _check("tokens", tokens, (t,), contiguous=True)
+    _check("table", table, tuple(table.shape), contiguous=True)
+    _check("out", out, (t, size), contiguous=True)
+    for name, tensor, dtype in (("tokens", tokens, torch.int64), ("out", out, torch.float32)):
+        if tensor.dtype != dtype:
+            raise LayoutError.of(name, expected=dtype, got=tensor.dtype)
+    if t:
+        block = min(1024, triton.next_power_of_2(size))
+        early = options(starts_early(tokens.device))
+        grid = (t, triton.cdiv(size, block))
+        _embed_kernel[grid](tokens, table, out, SIZE=size, BLOCK=block, num_warps=_warps(block), **early)
 
 
 def add_rms_norm(x: Tensor, h: Tensor | None, weight: Tensor, eps: float, out: Tensor) -> None:
@@ -147,8 +207,9 @@ def add_rms_norm(x: Tensor, h: Tensor | None, weight: Tensor, eps: float, out: T
     if t:
         block = triton.next_power_of_2(size)
         row = 0 if h is None else h.stride(0)
+        early = options(starts_early(x.device))
         _add_rms_norm_kernel[(t,)](
-            x, h, weight, out, eps, row, SIZE=size, BLOCK=block, HAS_ADD=h is not None, num_warps=_warps(block)
+            x, h, weight, out, eps, row, SIZE=size, BLOCK=block, HAS_ADD=h is not None, num_warps=_warps(block), **early
         )
 
 
@@ -215,6 +276,7 @@ def norm_rope_write(
             PAGE_SIZE=page_size,
             HAS_NORM=head_norms is not None,
             num_warps=1,
+            **options(starts_early(heads.device)),
         )
 
 
@@ -238,7 +300,8 @@ def rope_angles(positions: Tensor, inv_freq: Tensor, angles: Tensor) -> None:
             raise LayoutError.of(name, expected=torch.float32, got=tensor.dtype)
     if t:
         block = triton.next_power_of_2(size)
-        _angles_kernel[(t,)](positions, inv_freq, angles, SIZE=size, BLOCK=block, num_warps=1)
+        early = options(starts_early(positions.device))
+        _angles_kernel[(t,)](positions, inv_freq, angles, SIZE=size, BLOCK=block, num_warps=1, **early)
 
 
 def gate(x: Tensor, by: Tensor, out: Tensor, *, silu: bool) -> None:
@@ -260,8 +323,8 @@ def gate(x: Tensor, by: Tensor, out: Tensor, *, silu: bool) -> None:
     if t:
         block = min(1024, triton.next_power_of_2(size))
         grid = (t, triton.cdiv(size, block))
-        strides = (x.stride(0), by.stride(0))
-        _gate_kernel[grid](x, by, out, *strides, SIZE=size, BLOCK=block, SILU=silu, num_warps=_warps(block))
+        strides, early = (x.stride(0), by.stride(0)), options(starts_early(x.device))
+        _gate_kernel[grid](x, by, out, *strides, SIZE=size, BLOCK=block, SILU=silu, num_warps=_warps(block), **early)
 
 
 def _warps(block: int) -> int:

@@ -20,8 +20,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.early import options, starts_early
 from mstar_resident.kernels.gdn_launch import Launch, choose
 
 #: Inputs that the convolution sees: three of its state and the step's own.
@@ -83,8 +85,12 @@ def _mix_kernel(
     K: tl.constexpr,
     V: tl.constexpr,
     HAS_BIAS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     """Write float32 queries, keys, values and the product of each query and key: [rows, conv_dim + key_heads]."""
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     part = tl.program_id(0)  # key heads, then value heads; what each branch names is of its own width
     row = tl.program_id(1).to(tl.int64)
     index = tl.load(recurrent_index + row).to(tl.int64)
@@ -147,7 +153,11 @@ def _step_kernel(
     FUSED: tl.constexpr,
     BLOCK: tl.constexpr,
     AHEAD: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     head = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
     index = tl.load(recurrent_index + row).to(tl.int64)
@@ -288,6 +298,7 @@ def step(
         _check("norm_weight", norm_weight, (V,), 1)
     share = heads // key_heads
     launch = (_launch or choose(rows, share, ssm_state.element_size())).fitted(share, K, V)
+    early = options(starts_early(qkv.device))
     mixed = None
     if not launch.fused:
         mixed = torch.empty(rows, conv_dim + key_heads, dtype=torch.float32, device=qkv.device)
@@ -306,6 +317,7 @@ def step(
             V=V,
             HAS_BIAS=conv_bias is not None,
             num_warps=max(1, min(4, K // 32)),
+            **early,
         )
     _step_kernel[(heads, rows)](
         qkv,
@@ -340,6 +352,7 @@ def step(
         BLOCK=launch.block,
         AHEAD=launch.ahead,
         num_warps=launch.warps,
+        **early,
     )
 
 

@@ -14,8 +14,10 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.early import options, starts_early
 from mstar_resident.kernels.paged_launch import LAUNCHES, Launch, launch_of
 
 #: Query heads of one KV head that a program holds: the least rows of a matrix product.
@@ -96,7 +98,11 @@ def _attend_kernel(
     TILE: tl.constexpr,
     SHARES: tl.constexpr,
     ROWS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     head = tl.program_id(0)  # the fastest: an item of no row waits behind every item of one
     item = tl.program_id(1)
     kv_heads = tl.num_programs(0)
@@ -167,7 +173,11 @@ def _merge_kernel(
     D: tl.constexpr,
     BLOCK_D: tl.constexpr,
     BLOCK_ITEMS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_launch_dependents()
+        gdc_wait()
     row = tl.program_id(0)
     head = tl.program_id(1)
     heads = tl.num_programs(1)
@@ -278,7 +288,7 @@ class PagedDecode:
         self._check("rows", rows, rows.dtype if rows.dtype == torch.int32 else torch.int64, (b,))
         if not 1 <= b <= self.rows:
             raise LayoutError.of("rows of the step", expected=f"1..{self.rows}", got=b)
-        launch = self._launch
+        launch, early = self._launch, options(starts_early(self.device))
         _attend_kernel[(self.kv_heads, self.programs)](
             q,
             kv_layer,
@@ -305,6 +315,7 @@ class PagedDecode:
             ROWS=triton.next_power_of_2(self.rows),
             num_warps=launch.warps,
             num_stages=launch.stages,
+            **early,
         )
         if self._shares == 1:
             return  # every chunk size tried holds all tiles
@@ -321,6 +332,7 @@ class PagedDecode:
             BLOCK_D=block_d,
             BLOCK_ITEMS=min(triton.next_power_of_2(self._shares), 64 if few else 8),
             num_warps=4,
+            **early,
         )
 
     def _check(self, name: str, tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -8,6 +8,9 @@ from torch import Tensor
 from mstar_resident.guarded import Guarded
 from mstar_resident.layout import RowLayout
 
+#: Bytes that a buffer's address is a multiple of, for the widest loads.
+ALIGNED = 16
+
 
 class Lease:
     """Hold the fixed-address buffers of one (walk, bucket, buffer_idx).
@@ -47,25 +50,32 @@ class Lease:
         self.walk = walk
         self.bucket = bucket
         self.buffer_idx = buffer_idx
-        self.guarded: list[Guarded] = []
-
-        def buffer(what: str, cells: int, dtype: torch.dtype, fill: int = 0) -> Tensor:
-            self.guarded.append(Guarded(f"{what} of {self}", (cells,), dtype, device, debug, fill=fill))
-            return self.guarded[-1].tensor
-
-        self.inputs: Tensor = buffer("inputs", bucket + bucket * 2 * layout.cells_per_row, torch.int64)
-        self.slots: Tensor = self.inputs[:bucket]
-        self.cells: Tensor = self.inputs[bucket:].view(bucket, layout.cells_per_row, 2)
-        self.lengths: dict[str, Tensor] = {
-            table.name: buffer(f"lengths {table.name}", bucket, torch.int32, 1) for table in layout.tables
-        }
-        self.write_loc: dict[str, Tensor] = {
-            table.name: buffer(f"write_loc {table.name}", bucket, torch.int64) for table in layout.tables if table.span
-        }
-        self.columns: dict[str, Tensor] = {
-            column.name: buffer(f"column {column.name}", bucket, torch.int32 if column.kind == "index" else torch.int64)
+        K = layout.cells_per_row
+        sizes = {"inputs": (bucket + bucket * 2 * K, torch.int64)}
+        sizes |= {f"lengths {table.name}": (bucket, torch.int32) for table in layout.tables}
+        sizes |= {f"write_loc {table.name}": (bucket, torch.int64) for table in layout.tables if table.span}
+        sizes |= {
+            f"column {column.name}": (bucket, torch.int32 if column.kind == "index" else torch.int64)
             for column in layout.columns
         }
+        self.guarded: list[Guarded] = []
+        if debug:
+            self.guarded = [
+                Guarded(f"{name} of {self}", (n,), dtype, device, True) for name, (n, dtype) in sizes.items()
+            ]
+            buffers = dict(zip(sizes, (guarded.tensor for guarded in self.guarded), strict=True))
+        else:
+            buffers = _side_by_side(sizes, device)
+        self.inputs: Tensor = buffers["inputs"]
+        self.slots: Tensor = self.inputs[:bucket]
+        self.cells: Tensor = self.inputs[bucket:].view(bucket, K, 2)
+        self.lengths: dict[str, Tensor] = {
+            table.name: buffers[f"lengths {table.name}"].fill_(1) for table in layout.tables
+        }
+        self.write_loc: dict[str, Tensor] = {
+            table.name: buffers[f"write_loc {table.name}"] for table in layout.tables if table.span
+        }
+        self.columns: dict[str, Tensor] = {column.name: buffers[f"column {column.name}"] for column in layout.columns}
         #: What every prologue takes after the store's tensors.
         self.prologue_arguments: tuple[Tensor, list[Tensor], list[Tensor | None], list[Tensor]] = (
             self.inputs,
@@ -89,3 +99,16 @@ class Lease:
 
     def __repr__(self) -> str:
         return f"Lease(walk={self.walk!r}, bucket={self.bucket}, buffer_idx={self.buffer_idx}, id={self.id})"
+
+
+def _side_by_side(sizes: dict[str, tuple[int, torch.dtype]], device: torch.device) -> dict[str, Tensor]:
+    """Allocate zeroed vectors in one block: what a small step reads of them is in a cache line or two."""
+    starts, end = [], 0
+    for cells, dtype in sizes.values():
+        starts.append(end)
+        end += -(-cells * dtype.itemsize // ALIGNED) * ALIGNED
+    block = torch.zeros(end, dtype=torch.uint8, device=device)
+    return {
+        name: block[start : start + cells * dtype.itemsize].view(dtype)
+        for start, (name, (cells, dtype)) in zip(starts, sizes.items(), strict=True)
+    }

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mstar_resident.attention import torch_paged
 from mstar_resident.attention.fa2_plan import LEAST_TENSOR_CORE_GROUP, Fa2Plan, check
+from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.errors import LayoutError
 from mstar_resident.kernels import kv_write
 from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner, readable_through
@@ -28,7 +28,7 @@ TESTED_PAGES = 2048
 
 
 class FlashInferAttention:
-    """Be an :class:`~mstar_resident.attention.base.Attention` on cuda: fa2 for decode, torch for prefill.
+    """Be an :class:`~mstar_resident.attention.base.Attention` on cuda: fa2 for decode, this package's for prefill.
 
     A bucket has a FlashInfer wrapper and a planner kernel, made when the bucket first runs, which is before its
     capture. The wrapper plans once, for any lengths; every step then runs :meth:`begin`, which writes the plan of its
@@ -51,6 +51,7 @@ class FlashInferAttention:
         self.gather, self.tensor_cores = gather, tensor_cores
         self._buckets: dict[tuple[object, ...], _Bucket] = {}
         self._float_workspace: Tensor | None = None
+        self._prefill = TritonAttention()  # a wrapper and a plan for every number of rows would be too many
 
     def backend(self, rows: int) -> str:
         """Name the backend."""
@@ -78,7 +79,7 @@ class FlashInferAttention:
 
     def prefill(self, layer: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor) -> Tensor:
         """Attend with ranges of tokens: ``q`` and the result are ``[t, heads, head_dim]``."""
-        return torch_paged.prefill(q, layer, paged, query_start)
+        return self._prefill.prefill(layer, q, paged, query_start)
 
     def _bucket(self, layer: Tensor, heads: int, paged: PagedKV) -> _Bucket:
         b = paged.rows.shape[0]

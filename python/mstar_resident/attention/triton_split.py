@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+import triton
 from torch import Tensor
 
 from mstar_resident.attention import torch_paged
+from mstar_resident.attention.mixed_rows import MixedRows
 from mstar_resident.kernels import kv_write
 from mstar_resident.kernels.paged_decode import PagedDecode
 
@@ -19,7 +21,8 @@ class TritonAttention:
     """Be an :class:`~mstar_resident.attention.base.Attention` on cuda: Triton for decode, torch for prefill.
 
     One workspace per bucket and shape, made when a decode of that shape first runs, which is before its capture: it
-    then serves every layer and both graphs of the bucket, whose replays are in order on one cuda_stream.
+    then serves every layer and both graphs of the bucket, whose replays are in order on one cuda_stream. Rows that
+    decode in a step with others that prefill are decoded together, with the workspace of the next power of two.
     """
 
     #: A bucket that decodes with this backend needs no attention plan of the host's.
@@ -27,6 +30,7 @@ class TritonAttention:
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[object, ...], PagedDecode] = {}
+        self._mixed: list[MixedRows] = []
 
     def backend(self, rows: int) -> str:
         """Name the backend."""
@@ -43,18 +47,36 @@ class TritonAttention:
 
     def decode(self, layer: Tensor, q: Tensor, paged: PagedKV) -> Tensor:
         """Attend with one token a row: ``q`` and the result are ``[b, heads, head_dim]``."""
-        b, heads, head_dim = q.shape
+        return self._decode(q.shape[0], layer, q, paged)
+
+    def prefill(self, layer: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor) -> Tensor:
+        """Attend with ranges of tokens: ``q`` and the result are ``[t, heads, head_dim]``."""
+        rows = self._split(paged, query_start)
+        if rows.decode is None:
+            return torch_paged.prefill(q, layer, paged, query_start)
+        b = rows.decode.rows.shape[0]
+        out = [self._decode(triton.next_power_of_2(b), layer, q[:b], rows.decode)]
+        if b < q.shape[0]:
+            out.append(torch_paged.prefill(q[b:], layer, rows.rest, rows.rest_start))
+        return torch.cat(out)
+
+    def _split(self, paged: PagedKV, query_start: Tensor) -> MixedRows:
+        """Return how the step's rows over a pool are split: once a step, for a few pools."""
+        found = next((rows for rows in self._mixed if rows.whole is paged), None)
+        if found is None:
+            found = MixedRows.of(paged, query_start)
+            self._mixed = [*self._mixed[-3:], found]
+        return found
+
+    def _decode(self, bucket: int, layer: Tensor, q: Tensor, paged: PagedKV) -> Tensor:
+        _, heads, head_dim = q.shape
         page_size, kv_heads = layer.shape[2], layer.shape[3]
         max_length = paged.table.shape[1] * page_size
-        key = (b, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
+        key = (bucket, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
         found = self._workspaces.get(key)
         if found is None:
-            found = PagedDecode(b, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
+            found = PagedDecode(bucket, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
             self._workspaces[key] = found
         out = torch.empty_like(q)
         found.run(q, layer, paged.table, paged.rows, paged.lengths, out)
         return out
-
-    def prefill(self, layer: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor) -> Tensor:
-        """Attend with ranges of tokens: ``q`` and the result are ``[t, heads, head_dim]``."""
-        return torch_paged.prefill(q, layer, paged, query_start)

@@ -320,7 +320,7 @@ class Engine:
         if plan.walk == "decode":
             before = self.counters.resident_steps
             view = self.arm.decode(plan, buffer_idx)
-            return Pending.of(plan, view.sampled, view.read_back), self.counters.resident_steps > before
+            return Pending.of(plan, view.sampled, view.done), self.counters.resident_steps > before
         self.arm.stage_ahead(None, 0)
         step = ragged(plan, self.seats, self.streams, self.node.recurrent is not None, self.program.last.device)
         return Pending.of(plan, self.runner.fill(step)), False

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from mstar_resident.engine.host_plan import Ragged
-from mstar_resident.engine.inputs import StepInputs
 from mstar_resident.engine.sampler import Sampler
 from mstar_resident.engine.view import DecodeView
 from mstar_resident.models.base import Decoder
@@ -34,12 +33,14 @@ class Program:
         #: Sees every decode view at the end of its step; set before the first capture, to be recorded with it.
         self.observe: Callable[[DecodeView], None] | None = None
         self.last: Tensor = torch.zeros(seats, dtype=torch.int64, device=device)
+        self._hand_over = _hand_over(device)
 
     @torch.no_grad()
     def decode(self, view: DecodeView) -> None:
         """Run a decode step after its prologue, on the view's buffers alone; a graph can record it."""
         torch.index_select(self.last, 0, view.seats, out=view.inputs.tokens)
-        view.sampled.copy_(self._draw(view.inputs, view.inputs.positions, view.seats))
+        drawn = self.sampler.draw(self.model.forward(view.inputs), view.seats, view.inputs.positions)
+        self._hand_over(drawn, view.seats, self.last, view.sampled)
         if self.observe is not None:
             self.observe(view)
 
@@ -51,12 +52,23 @@ class Program:
         if inputs.query_start is None:
             raise ValueError("a prefill or mixed step needs query_start")
         ends = inputs.query_start[1:].to(inputs.positions.device, torch.int64) - 1
-        return self._draw(inputs, inputs.positions[ends], step.seats)
-
-    def _draw(self, inputs: StepInputs, positions: Tensor, seats: Tensor) -> Tensor:
-        drawn = self.sampler.draw(self.model.forward(inputs), seats, positions)
-        self.last.index_copy_(0, seats, drawn)
+        drawn = self.sampler.draw(self.model.forward(inputs), step.seats, inputs.positions[ends])
+        self.last.index_copy_(0, step.seats, drawn)
         return drawn
+
+
+def _hand_over(device: torch.device) -> Callable[[Tensor, Tensor, Tensor, Tensor], None]:
+    """Return what writes ``drawn`` to ``last`` at ``seats``, and to ``sampled``: a kernel on cuda."""
+    if device.type == "cuda":
+        from mstar_resident.kernels.hand_over import hand_over
+
+        return hand_over
+
+    def in_torch(drawn: Tensor, seats: Tensor, last: Tensor, sampled: Tensor) -> None:
+        last.index_copy_(0, seats, drawn)
+        sampled.copy_(drawn)
+
+    return in_torch
 
 
 class Runner(Protocol):

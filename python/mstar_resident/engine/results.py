@@ -11,22 +11,6 @@ from mstar_resident.engine.plan import StepPlan
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ReadBack:
-    """Hold the pinned buffer and the event of one decode view: a steady step allocates neither."""
-
-    tokens: Tensor
-    """int64[b], cpu, pinned."""
-    done: torch.cuda.Event
-
-    @classmethod
-    def of(cls, rows: int, device: torch.device) -> ReadBack | None:
-        """Return one for a cuda device, None for a CPU."""
-        if device.type == "cpu":
-            return None
-        return cls(torch.zeros(rows, dtype=torch.int64, pin_memory=True), torch.cuda.Event())
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Pending:
     """Hold a launched step's drawn tokens until the host reads them, after the next launch.
 
@@ -36,21 +20,20 @@ class Pending:
 
     plan: StepPlan
     tokens: Tensor
-    """int64[n]: cpu, pinned if it is a copy."""
+    """int64[n], cpu; pinned if a cuda device writes it."""
     done: torch.cuda.Event | None
 
     @classmethod
-    def of(cls, plan: StepPlan, sampled: Tensor, read_back: ReadBack | None = None) -> Pending:
-        """Start the copy of ``sampled`` to the host, into ``read_back`` or a buffer of its own."""
+    def of(cls, plan: StepPlan, sampled: Tensor, done: torch.cuda.Event | None = None) -> Pending:
+        """Mark the end of a step that wrote ``sampled`` to the host, with ``done``; copy it there if it did not."""
         rows = len(plan.requests)
-        if sampled.device.type == "cpu":
-            return cls(plan, sampled[:rows], None)
-        to = read_back or ReadBack.of(rows, sampled.device)
-        if to is None:
-            raise ValueError("a cuda step is read back through pinned memory")
-        to.tokens[:rows].copy_(sampled[:rows], non_blocking=True)
-        to.done.record()
-        return cls(plan, to.tokens[:rows], to.done)
+        if sampled.device.type != "cpu":
+            tokens, done = torch.empty(rows, dtype=torch.int64, pin_memory=True), torch.cuda.Event()
+            tokens.copy_(sampled[:rows], non_blocking=True)
+            sampled = tokens
+        if done is not None:
+            done.record()
+        return cls(plan, sampled[:rows], done)
 
     def read(self) -> list[int]:
         """Return a token per row; waits for the step."""

@@ -12,7 +12,6 @@ from torch import Tensor
 from mstar_resident.engine.inputs import PagedKV, StepInputs
 from mstar_resident.engine.packed import PackedBuffers
 from mstar_resident.engine.planned import PlannedPages
-from mstar_resident.engine.results import ReadBack
 
 if TYPE_CHECKING:
     from mstar_resident.engine.streams import Streams
@@ -37,11 +36,11 @@ class DecodeView:
     seats: Tensor
     """int64[b]: seat of every row, 0 for padding."""
     sampled: Tensor
-    """int64[b]: the step's tokens, written by the step."""
+    """int64[b], cpu, pinned beside a cuda device: the step's tokens, written by the step where the host reads them."""
+    done: torch.cuda.Event | None
+    """Recorded behind every step of the view; None on a CPU."""
     lease: Lease | None = None
     """The lease whose prologue fills the buffers; None if the host fills them."""
-    read_back: ReadBack | None = None
-    """Where the host reads ``sampled``; None on a CPU, which reads it in place."""
     packed: PackedBuffers | None = None
     """What the host fills; None if a lease's prologue does."""
 
@@ -70,9 +69,7 @@ def resident_view(planner: ResidentPlanner, lease: Lease, streams: Mapping[str, 
         recurrent_index=lease.columns.get(RECURRENT),
         fresh=None,
     )
-    sampled = torch.zeros(lease.bucket, dtype=torch.int64, device=device)
-    read_back = ReadBack.of(lease.bucket, device)
-    return DecodeView(lease.bucket, lease.buffer_idx, inputs, lease.columns[SEAT], sampled, lease, read_back)
+    return DecodeView(lease.bucket, lease.buffer_idx, inputs, lease.columns[SEAT], *_read(lease.bucket, device), lease)
 
 
 def host_view(
@@ -108,6 +105,11 @@ def host_view(
         recurrent_index=filled.get("recurrent"),
         fresh=None,
     )
-    sampled = torch.zeros(bucket, dtype=torch.int64, device=device)
-    read_back = ReadBack.of(bucket, device)
-    return DecodeView(bucket, buffer_idx, inputs, filled["seats"], sampled, None, read_back, packed)
+    return DecodeView(bucket, buffer_idx, inputs, filled["seats"], *_read(bucket, device), packed=packed)
+
+
+def _read(bucket: int, device: torch.device) -> tuple[Tensor, torch.cuda.Event | None]:
+    """Return what the host reads a view's tokens from, and waits for."""
+    cuda = device.type == "cuda"
+    sampled = torch.zeros(bucket, dtype=torch.int64, pin_memory=cuda)
+    return sampled, torch.cuda.Event() if cuda else None

@@ -21,6 +21,9 @@ Angles = tuple[Tensor, Tensor]
 class Pointwise(Protocol):
     """Do what lies between a decoder's matrix products. An object holds no state of a step."""
 
+    def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        """Return the rows of ``table [vocab, d]`` that ``tokens int64[t]`` name, fp32 ``[t, d]``."""
+
     def add_norm(
         self, x: Tensor, h: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:
@@ -65,6 +68,10 @@ class Pointwise(Protocol):
 
 class TorchPointwise:
     """Be the :class:`Pointwise` of torch functions, on any device; nothing is changed in place."""
+
+    def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        """Return the tokens' embeddings."""
+        return F.embedding(tokens, table).float()
 
     def add_norm(
         self, x: Tensor, h: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 class TritonPointwise:
     """Be a :class:`~mstar_resident.models.layers.Pointwise` of fused kernels; head dims are powers of two."""
 
+    def embed(self, tokens: Tensor, table: Tensor) -> Tensor:
+        """Return the tokens' embeddings."""
+        out = torch.empty(tokens.shape[0], table.shape[1], dtype=torch.float32, device=table.device)
+        fused_norm_rope.embed(tokens, table, out)
+        return out
+
     def add_norm(
         self, x: Tensor, h: Tensor | None, weight: Tensor, eps: float, dtype: torch.dtype
     ) -> tuple[Tensor, Tensor]:

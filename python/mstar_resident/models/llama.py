@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mstar_resident.models.base import KVSpec, RecurrentPool, check_pools, on_host, weight_bytes
@@ -123,7 +122,7 @@ class Llama(Loaded[LlamaConfig]):
         if inputs.query_start is None:
             self.kernels.attention.begin(self._pool[0], self.config.heads, inputs.kv["kv"])
         products, h = self.kernels.products, None
-        x = F.embedding(inputs.tokens, self._embeddings).float()
+        x = self.kernels.pointwise.embed(inputs.tokens, self._embeddings)
         for pool, w in zip(self._pool, self._layers, strict=True):
             x, packed = products.normed(x, h, w.attention_norm, eps, w.qkv, w.qkv_bias)
             h = self._whole(self._attend(packed, w, pool, inputs, angles))

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Unpack
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from mstar_resident.models.base import (
@@ -152,7 +151,7 @@ class Qwen35(Loaded[Qwen35Config]):
         if inputs.query_start is None and len(kv):
             self.kernels.attention.begin(kv[0], self.config.heads, inputs.kv["kv"])
         products, h = self.kernels.products, None
-        x = F.embedding(inputs.tokens, self._embeddings).float()
+        x = self.kernels.pointwise.embed(inputs.tokens, self._embeddings)
         for w in self._layers:
             x, packed = products.normed(x, h, w.mixer_norm, eps, w.mixer.project)
             if isinstance(w.mixer, AttentionLayer):

@@ -10,6 +10,7 @@ import torch
 
 from mstar_resident.engine.config import EngineConfig, PoolConfig
 from mstar_resident.engine.engine import Engine
+from mstar_resident.engine.inputs import StepInputs
 from mstar_resident.engine.request import Request
 from mstar_resident.models.config import LlamaConfig
 from mstar_resident.models.kernels import Kernels
@@ -137,6 +138,26 @@ def test_twice_as_many_requests_as_the_default_ladder_holds_are_served() -> None
     assert built.counters.resident_steps == built.counters.decode_steps > 0
     assert built.planner is not None
     assert built.planner.stats().displaced == 0  # in order of arrival rows run to completion
+
+
+def test_steps_that_decode_and_prefill_say_the_same_bits_every_time() -> None:
+    built = engine(64, pools={"kv": PoolConfig(128, 256, 512)}, token_budget=512)
+    forward, fills = built.model.forward, []
+
+    def watched(inputs: StepInputs) -> torch.Tensor:
+        logits = forward(inputs)
+        fills.append(logits.view(torch.int16).cpu())
+        return logits
+
+    built.model.forward = watched  # type: ignore[method-assign]  # prefill and mixed steps are not captured
+    said = []
+    for _ in range(4):
+        fills.clear()
+        said.append((answers(built, prompts(64), 64, 4), torch.cat(list(fills))))
+    assert len(said[0][1]) > 2 * 64  # rows that decode beside others that prefill
+    for tokens, bits in said[1:]:
+        assert tokens == said[0][0]
+        assert torch.equal(bits, said[0][1])
 
 
 def test_the_phases_of_a_step_are_timed_and_marked() -> None:

@@ -22,7 +22,9 @@ from ..unit.kernels.gdn_cases import Net, error  # noqa: E402
 from ..unit.kernels.prologue_cases import LAYOUTS, Case, assert_equal  # noqa: E402
 from ..unit.kernels.test_fused_norm_rope import *  # noqa: E402, F403
 from ..unit.kernels.test_gdn_decode import *  # noqa: E402, F403
+from ..unit.kernels.test_hand_over import *  # noqa: E402, F403
 from ..unit.kernels.test_kv_write import *  # noqa: E402, F403
+from ..unit.kernels.test_mixed_rows import *  # noqa: E402, F403
 from ..unit.kernels.test_paged_decode import *  # noqa: E402, F403
 from ..unit.kernels.test_prologue import *  # noqa: E402, F403
 

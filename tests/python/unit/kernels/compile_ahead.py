@@ -23,7 +23,7 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from mstar_resident.attention.fa2_plan import Fa2Plan
-from mstar_resident.kernels import few_rows, fused_norm_rope, gdn_decode, kv_write, prologue
+from mstar_resident.kernels import few_rows, fused_norm_rope, gdn_decode, hand_over, kv_write, paged_decode, prologue
 from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
 from mstar_resident.kernels.few_rows_launch import fuses_norm
 from mstar_resident.kernels.gdn_launch import Launch
@@ -110,12 +110,13 @@ def compile_pointwise(heads: int, kv_heads: int, head_dim: int, rotary: int) -> 
     packed, norms = zeros(2, heads + 2 * kv_heads, head_dim), zeros(heads + kv_heads, head_dim, dtype=float32)
     angles = (zeros(2, 1, rotary, dtype=float32),) * 2
     layer, loc = zeros(3, 2, 16, kv_heads, head_dim), zeros(2, dtype=torch.int64)
+    fused_norm_rope.embed(loc, zeros(7, size), x)
     positions, both = zeros(2, dtype=torch.int64), zeros(2, 2, 1, rotary, dtype=float32)
     fused_norm_rope.rope_angles(positions, zeros(rotary // 2, dtype=float32), both)
     fused_norm_rope.norm_rope_write(packed, norms, 1e-6, angles, zeros(2, heads, head_dim), layer, loc)
 
 
-def compile_few_rows(rows: int, hidden: int, inner: int, early: bool) -> None:
+def compile_few_rows(rows: int, hidden: int, inner: int, early: bool | None = None) -> None:
     x, h, norm = zeros(rows, hidden, dtype=torch.float32), zeros(rows, hidden), zeros(hidden, dtype=torch.float32)
     total, out, wide = zeros(rows, hidden, dtype=torch.float32), zeros(rows, hidden), zeros(rows, inner)
     gate_up, down, square = zeros(2 * inner, hidden), zeros(hidden, inner), zeros(hidden, hidden)
@@ -130,6 +131,8 @@ def compile_few_rows(rows: int, hidden: int, inner: int, early: bool) -> None:
 def main(backend: str, arch: str) -> None:
     driver.set_active(Target(backend, arch))
     JITFunction.run = compile_only(JITFunction.run)
+    for module in (few_rows, fused_norm_rope, gdn_decode, paged_decode):
+        module.starts_early = lambda device: backend == "cuda"  # the device here is the CPU
     own, context = KVTable("own", 128, 2047, 262144), KVTable("context", 48, 30, 1500, span=0)
     columns = [Column("offset", "position", "own"), Column("state", "index"), Column("heat")]
     compile_prologue(RowLayout([own], columns), 64)
@@ -141,6 +144,9 @@ def main(backend: str, arch: str) -> None:
     compile_attention(128, 8, 2, 256, 16)
     compile_attention(1, 9, 3, 64, 16)
     compile_attention(1, 32, 8, 128, 16)
+    for rows in (1, 64):
+        seats = zeros(rows, dtype=torch.int64)
+        hand_over.hand_over(seats, seats, seats, seats)
     compile_fa2_plan(Fa2Plan.on_tensor_cores(1, 8, 2, 16, multiprocessors=132), gather=False)
     compile_fa2_plan(Fa2Plan.on_tensor_cores(256, 8, 2, 16, multiprocessors=132), gather=True)
     compile_fa2_plan(Fa2Plan.on_cuda_cores(16, 9, 3, 16, items=396, split=True), gather=True)
@@ -153,7 +159,7 @@ def main(backend: str, arch: str) -> None:
     compile_pointwise(8, 2, 256, 64)
     compile_pointwise(9, 3, 64, 64)
     for rows in (1, 2, 4):
-        compile_few_rows(rows, 1024, 3584, early=backend == "cuda")
+        compile_few_rows(rows, 1024, 3584)
     compile_few_rows(1, 2560, 9216, early=False)
     for name, warps, shared in SEEN:
         print(name, warps, shared)

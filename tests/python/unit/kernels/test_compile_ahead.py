@@ -13,7 +13,7 @@ SCRIPT = Path(__file__).with_name("compile_ahead.py")
 KERNELS = {
     *("_prologue_kernel", "_attend_kernel", "_merge_kernel", "_write_kernel", "_plan_kernel", "_step_kernel"),
     *("_add_rms_norm_kernel", "_norm_rope_write_kernel", "_gate_kernel", "_angles_kernel", "_mix_kernel"),
-    "_few_rows_kernel",
+    *("_few_rows_kernel", "_hand_over_kernel", "_embed_kernel"),
 }
 #: Shared memory of one program, in bytes.
 MOST_SHARED = {"cuda": 227 * 1024, "hip": 64 * 1024}

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from mstar_resident.errors import LayoutError
-from mstar_resident.kernels.fused_norm_rope import add_rms_norm, gate, norm_rope_write, rope_angles
+from mstar_resident.kernels.fused_norm_rope import add_rms_norm, embed, gate, norm_rope_write, rope_angles
 from mstar_resident.models.rope import Rope, RopeConfig
 
 from .attention_cases import relative_error
@@ -68,6 +68,15 @@ def test_norm_rotation_and_write_match_float64(dtype, heads, kv_heads, head_dim,
     assert (untouched == 7).all()
 
 
+@DTYPES
+@pytest.mark.parametrize("size", [24, 1024, 3000])
+def test_embeddings_are_the_tables_rows(dtype, size, device):
+    table, tokens = torch.randn(11, size).to(dtype), torch.tensor([10, 0, 3, 3])
+    out = torch.full((4, size), float("nan"), device=device)
+    embed(tokens.to(device), table.to(device), out)
+    assert torch.equal(out.cpu(), table[tokens].float())
+
+
 @pytest.mark.parametrize("rotary", [32, 48])
 def test_angles_match_torch_at_far_positions(rotary, device):
     rope = Rope(RopeConfig(1e7, rotary), "cpu")
@@ -91,6 +100,10 @@ def test_gates_match_float64(dtype, silu, size, device):
 
 def test_shapes_that_do_not_fit_are_refused(device):
     x, w = torch.zeros(2, 8, device=device), torch.ones(8, device=device)
+    with pytest.raises(LayoutError, match="tokens"):
+        embed(torch.zeros(2, dtype=torch.int32, device=device), x, x.clone())
+    with pytest.raises(LayoutError, match="out"):
+        embed(torch.zeros(3, dtype=torch.int64, device=device), x, x.clone())
     with pytest.raises(LayoutError, match="weight"):
         add_rms_norm(x, None, w[:-1], 1e-6, x.clone())
     with pytest.raises(LayoutError, match="float32"):

@@ -1,0 +1,1 @@
+../../../kernels/hand_over.py

@@ -1,0 +1,75 @@
+"""Rows that decode beside others that prefill: decoded together, with what each would get alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mstar_resident.attention import torch_paged
+from mstar_resident.attention.mixed_rows import MixedRows
+from mstar_resident.attention.triton_split import TritonAttention
+from mstar_resident.engine.inputs import PagedKV
+
+PAGE_SIZE, KV_HEADS, GROUP, HEAD_DIM = 16, 2, 2, 64
+
+
+def step(counts: list[int], lengths: list[int], device: str, read_only: bool = False) -> tuple[PagedKV, torch.Tensor]:
+    """Return a step's pool and token ranges; each row has pages of its own."""
+    rows, columns = len(counts), -(-max(lengths) // PAGE_SIZE) + 1
+    table = (torch.randperm(rows * columns) + 1).view(rows, columns).to(torch.int32)
+    write_loc = None if read_only else torch.zeros(sum(counts), dtype=torch.int64, device=device)
+    lengths_host = torch.tensor(lengths, dtype=torch.int32)
+    paged = PagedKV(table.to(device), torch.arange(rows), lengths_host, write_loc, PAGE_SIZE)
+    return paged, F.pad(torch.tensor(counts).cumsum(0), (1, 0)).to(torch.int32)
+
+
+@pytest.mark.parametrize(
+    ("counts", "lengths"),
+    [
+        ([1, 1, 1, 5, 40], [1, 33, 17, 5, 70]),
+        ([1, 1], [20, 3]),
+        ([7, 1, 1], [7, 30, 2]),
+        ([1, 6, 1, 1], [16, 6, 31, 9]),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_mixed_step_gives_every_row_what_torch_gives_it(counts, lengths, read_only, device):
+    torch.manual_seed(0)
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    paged, start = step(counts, lengths, device, read_only)
+    layer = torch.randn(int(paged.table.max()) + 1, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM).to(device, dtype)
+    q = torch.randn(sum(counts), KV_HEADS * GROUP, HEAD_DIM).to(device, dtype)
+    expected = torch_paged.prefill(q, layer, paged, start)
+    attention = TritonAttention()
+    for _ in range(2):  # two layers of one step
+        got = attention.prefill(layer, q, paged, start)
+        torch.testing.assert_close(got, expected, **({"rtol": 1e-5, "atol": 1e-5} if device == "cpu" else {}))
+
+
+def test_decode_rows_of_a_step_are_those_of_one_token_in_front():
+    paged, start = step([1, 1, 4, 1], [5, 9, 4, 8], "cpu")
+    rows = MixedRows.of(paged, start)
+    assert rows.decode is not None
+    assert (rows.decode.rows.tolist(), rows.decode.lengths.tolist()) == ([0, 1], [5, 9])
+    assert (rows.rest.rows.tolist(), rows.rest.lengths.tolist()) == ([2, 3], [4, 8])
+    assert rows.rest_start.tolist() == [0, 4, 5]
+    paged, start = step([4, 1], [5, 9], "cpu")
+    assert MixedRows.of(paged, start).decode is None
+    paged, start = step([1, 1], [5, 9], "cpu")
+    rows = MixedRows.of(paged, start)
+    assert rows.decode is not None
+    assert len(rows.decode.rows) == 2
+    assert not len(rows.rest.rows)
+
+
+def test_workspaces_of_mixed_steps_are_as_few_as_powers_of_two(device):
+    attention = TritonAttention()
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    layer = torch.zeros(64, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM, device=device, dtype=dtype)
+    for rows in range(1, 8):
+        paged, start = step([1] * rows + [3], [2] * rows + [3], device)
+        attention.prefill(
+            layer, torch.zeros(rows + 3, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start
+        )
+    assert len(attention._workspaces) == 4
