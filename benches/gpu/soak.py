@@ -4,7 +4,7 @@
 
 Every run has a volume of its own (``--steps``). First the host-planned arm serves the same requests for ``--compare``
 engine steps; what it says in them the resident arm must say, too. If they differ, the host-planned arm runs again, and
-only answers that it repeats are compared. The shadow compares every step and waits for nothing; every 16th step is
+only answers that it repeats are compared. The shadow compares every step and waits for nothing; every 17th step is
 also checked by the row check, which waits for the device (``--check both``).
 
 Exit 1 if anything differed, a request failed, the step path waited, compiled or allocated, memory grew, or the run was

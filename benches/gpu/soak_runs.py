@@ -203,7 +203,7 @@ RUNS = {
         16,
         spoken,
         steps=50_000,
-        compare=5500,
+        compare=6000,
         shape="large-v3",
         pools={"self": PoolConfig(128, 24 * 4, 448), "context": PoolConfig(128, 24 * 12, 1536)},
         config={"max_requests": 24},

@@ -79,8 +79,8 @@ LINES = (
         {"storms": 100, "aborted": 2400, "fresh_compared": 1500},
         equal=(("compared", "equal"), ("fresh_compared", "fresh_equal")),
     ),
-    Line("Whisper large-v3 decoder, two pools", "whisper", {"full_steps": 50_000, "compared": 200}, shape="large-v3"),
-    Line("image-like positions", "images", {"full_steps": 5000, "compared": 32}),
+    Line("Whisper large-v3 decoder, two pools", "whisper", {"full_steps": 50_000, "complete": 200}, shape="large-v3"),
+    Line("image-like positions", "images", {"full_steps": 5000, "complete": 32}),
     Line(
         "a fault of each kind",
         "faults",

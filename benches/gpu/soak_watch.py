@@ -16,8 +16,9 @@ from mstar_resident.engine.view import DecodeView
 from mstar_resident.errors import InvariantError
 from mstar_resident.step_guard import no_waits, step_guard
 
-#: Of so many resident steps one is checked by the row check, which waits for the device, and one guarded whole.
-ROW_CHECK_EVERY, GUARD_EVERY = 16, 16
+#: Of so many resident steps one is checked by the row check, which waits for the device, and one guarded whole: an odd
+#: number, so that both buffers of a bucket have their turn.
+ROW_CHECK_EVERY, GUARD_EVERY = 17, 17
 #: Of so many resident steps one is a sample of the live bytes.
 MEMORY_EVERY = 32
 

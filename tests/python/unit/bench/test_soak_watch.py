@@ -60,13 +60,14 @@ def test_full_steps_are_the_resident_ones_with_enough_rows(watch: Any) -> None:
     assert 0 < seen.full_steps < len(rows) == engine.counters.resident_steps
 
 
-def test_the_row_check_looks_at_every_sixteenth_step_and_the_shadow_at_all(watch: Any) -> None:
+def test_the_row_check_looks_at_some_steps_of_both_buffers_and_the_shadow_at_all(watch: Any) -> None:
     engine = toy(rows=1)
     watch.Watch(engine, 1)
     serve(engine, count=1, new=161)
     assert engine.shadow is not None
     assert engine.shadow.steps == engine.counters.resident_steps == 160
-    assert engine.counters.rows_checked == 160 // watch.ROW_CHECK_EVERY
+    assert engine.counters.rows_checked == -(-160 // watch.ROW_CHECK_EVERY)
+    assert watch.ROW_CHECK_EVERY % 2 == watch.GUARD_EVERY % 2 == 1
 
 
 def test_an_offload_gives_its_slot_up_once(watch: Any) -> None:
