@@ -116,7 +116,7 @@ def verdict(line: Line, cases: Sequence[dict[str, Any]]) -> dict[str, Any]:
         "rows_checked": sum(case.get("rows_checked") or 0 for case in counted),
         "required": line.least,
         "got": got,
-        "met": bool(counted) and not lacks,
+        "met": not lacks,
         "lacks": list(dict.fromkeys(lacks)),
     }
 

@@ -86,14 +86,14 @@ def test_an_arm_that_says_something_else_ends_in_exit_1(
         case, said = serve(name, args, model, planning)
         arms.append(planning)
         if planning == "resident":
-            said.tokens[3][-1] += 1
+            said.tokens[3][10] += 1
         return case, said
 
     monkeypatch.setattr(soak, "soak", other)
-    status, cases = record(soak, monkeypatch, tmp_path, "prefix_off")
+    status, cases = record(soak, monkeypatch, tmp_path, "images", "--compare", "60")
     assert arms == ["host", "resident", "host"]  # the last shows that the host-planned arm repeats itself
-    assert (status, cases[0]["compared"], cases[0]["equal"]) == (1, 32, 31)
-    assert cases[0]["unmet"] == ["equal answers: 31 of 32"]
+    assert (status, cases[0]["compared"], cases[0]["equal"]) == (1, 16, 15)
+    assert cases[0]["unmet"] == ["equal answers: 15 of 16"]
 
 
 def test_a_run_that_raises_leaves_a_record_that_says_what(
@@ -121,3 +121,22 @@ def test_a_wrong_cell_ends_a_run_in_exit_1(soak: ModuleType, monkeypatch: pytest
     status, cases = record(soak, monkeypatch, tmp_path, "images", "--compare", "0")
     assert status == 1
     assert any(text.startswith("mismatches") for text in cases[0]["unmet"])
+
+
+@pytest.mark.parametrize(("order", "good"), [("turns", True), ("arrival", False)])
+def test_the_timed_arms_displace_a_row_for_each_of_theirs_and_say_the_same(
+    soak: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, order: str, good: bool
+) -> None:
+    speed = importlib.import_module("soak_speed")
+    pressure = soak.RUNS["slot_pressure"]
+    config = {**pressure.config, "order": order, "max_requests": 32}
+    monkeypatch.setattr(speed, "RUNS", {"slot_pressure": replace(pressure, config=config)})
+    monkeypatch.setattr(speed, "SETTLE", 8)
+    file = tmp_path / "record.json"
+    options = ["--shape", "tiny", "--device", "cpu", "--steps", "5", "--rounds", "2", "--json", str(file)]
+    monkeypatch.setattr(sys, "argv", ["speed", *options])
+    assert (speed.main() == 0) == good
+    case = json.loads(file.read_text(encoding="utf-8"))["cases"][0]
+    assert case["resident_equal"] == case["resident_checked_equal"] == 32
+    assert (case["resident_displaced"] == case["resident_checked_displaced"] >= 10 * 8 * 0.99) == good
+    assert len(case["resident_ratios"]) == 2
