@@ -26,20 +26,28 @@ def step_guard(planner: ResidentPlanner) -> Iterator[None]:
     cuda = planner.device.type == "cuda"
     addresses = (*planner.store.addresses(), *planner.stager.addresses())
     before = _allocations(planner.device) if cuda else (0, 0)
-    mode = torch.cuda.get_sync_debug_mode() if cuda else 0
-    try:
-        if cuda:
-            _set_sync_debug_mode(2)
+    with no_waits(planner.device):
         yield
-    finally:
-        if cuda:
-            _set_sync_debug_mode(mode)
     after = _allocations(planner.device) if cuda else (0, 0)
     if after != before:
         raise InvariantError.of("allocations on the step path, device and pinned", expected=before, got=after)
     now = (*planner.store.addresses(), *planner.stager.addresses())
     if now != addresses:
         raise InvariantError.of("addresses of the store and the ring", expected=addresses, got=now)
+
+
+@contextmanager
+def no_waits(device: torch.device) -> Iterator[None]:
+    """Raise torch's RuntimeError where a guarded call waits for the device; a wait for an event is none."""
+    if device.type != "cuda":
+        yield
+        return
+    mode = torch.cuda.get_sync_debug_mode()
+    _set_sync_debug_mode(2)
+    try:
+        yield
+    finally:
+        _set_sync_debug_mode(mode)
 
 
 def _set_sync_debug_mode(mode: int) -> None:
