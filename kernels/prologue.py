@@ -3,7 +3,10 @@
 A lane owns a row of the step: it applies the row's cells to the store, reads the row with the new values (by value:
 no load follows a store to the same address), fills every output, clears the cells and advances the stored lengths.
 Attention lengths are gathered here, so nothing after it reads a length from the store and the advance may be part of
-it. Dependent loads: slot, stored length, page; the cells load beside the slot. No row is copied.
+it. Dependent loads: slot, stored length, page; the cells load beside the slot, what is looked up beside the page. No
+row is copied.
+
+Where a device can, the kernel behind it may start before it has ended: one that is launched so waits before it reads.
 """
 
 from __future__ import annotations
@@ -16,11 +19,14 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from triton.language.extra.cuda import gdc_launch_dependents
 
 from mstar_resident.errors import LayoutError
+from mstar_resident.kernels.early import starts_early
 
 if TYPE_CHECKING:
     from mstar_resident.layout import RowLayout
+    from mstar_resident.look_up import LookUp
 
 #: Rows of one program, which is one warp; one row per lane, so that no lane reads what another one writes. With one row
 #: for each program, the chains of dependent loads of all rows run side by side on the device's processors.
@@ -58,6 +64,10 @@ class LeaseBuffers(Protocol):
     def columns(self) -> dict[str, Tensor]:
         """Named columns."""
 
+    @property
+    def look_ups(self) -> list[LookUp]:
+        """What is looked up besides."""
+
 
 @triton.jit
 def _override(value: tl.tensor, number: tl.tensor, mask: tl.tensor, cells: tl.tuple, K: tl.constexpr) -> tl.tuple:
@@ -78,17 +88,24 @@ def _prologue_kernel(
     lengths: tl.tuple,
     write_loc: tl.tuple,
     columns: tl.tuple,
+    sources: tl.tuple,
+    found: tl.tuple,
     b: tl.tensor,
     C: tl.constexpr,  # narrow columns
     K: tl.constexpr,  # cells a row
     T: tl.constexpr,  # tables
+    L: tl.constexpr,  # look-ups
     PAGE_SIZE: tl.constexpr,  # per table
     PAGES: tl.constexpr,  # per table: its width
     START: tl.constexpr,  # per table: its first global column
     SPAN: tl.constexpr,  # per table
     BASE: tl.constexpr,  # per named column: the table whose stored length is added, or -1
+    LOOKED: tl.constexpr,  # per look-up: the named column whose value is the index into its source
     ROWS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    if EARLY:
+        gdc_launch_dependents()
     batch_idx = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     inside = batch_idx < b
     slot = tl.load(inputs + batch_idx, mask=inside, other=0)
@@ -118,7 +135,12 @@ def _prologue_kernel(
             page = tl.load(tables[k] + slot * PAGES[k] + column, mask=owned, other=0).to(tl.int64)
             page, _ = _override(page, column + 1 + START[k], owned, cells, K)
         pages = pages + (page,)
+    looked: tl.tuple = ()
+    for j in tl.static_range(L):
+        looked = looked + (tl.load(sources[j] + values[T + LOOKED[j]], mask=inside, other=0),)
 
+    for j in tl.static_range(L):
+        tl.store(found[j] + batch_idx, looked[j], mask=inside)
     for k in tl.static_range(T):
         if write_loc[k] is not None:
             tl.store(write_loc[k] + batch_idx, pages[k] * PAGE_SIZE[k] + values[k] % PAGE_SIZE[k], mask=inside)
@@ -157,6 +179,7 @@ def bind(
         [lease.lengths[name] for name in names],
         [lease.write_loc.get(name) for name in names],
         [lease.columns[column.name] for column in layout.columns],
+        lease.look_ups,
         rows_per_program,
     )
 
@@ -169,6 +192,7 @@ def run(
     lengths: Sequence[Tensor],
     write_loc: Sequence[Tensor | None],
     columns: Sequence[Tensor],
+    look_ups: Sequence[LookUp] = (),
 ) -> None:
     """Apply a step's cells, gather what its rows need, and advance their stored lengths, in one kernel.
 
@@ -180,11 +204,12 @@ def run(
         lengths: per table int32[b], overwritten: stored length + span, 1 for padding.
         write_loc: per append table int64[b], overwritten: page * page_size + offset, 0 for padding; else None.
         columns: per named column int64[b] or int32[b], overwritten: its value for the step, 0 for padding.
+        look_ups: what is looked up by a column's value, 0 for padding.
 
     Raises:
         LayoutError: a buffer's dtype, shape, device or strides are not the layout's.
     """
-    _bound(layout, narrow, tables, inputs, lengths, write_loc, columns, ROWS_PER_PROGRAM)()
+    _bound(layout, narrow, tables, inputs, lengths, write_loc, columns, look_ups, ROWS_PER_PROGRAM)()
 
 
 def _bound(
@@ -195,6 +220,7 @@ def _bound(
     lengths: Sequence[Tensor],
     write_loc: Sequence[Tensor | None],
     columns: Sequence[Tensor],
+    look_ups: Sequence[LookUp],
     rows_per_program: int,
 ) -> Callable[[], Any]:
     K = layout.cells_per_row
@@ -215,6 +241,10 @@ def _bound(
     for column, out in zip(layout.columns, columns, strict=True):
         dtype = torch.int32 if column.kind == "index" else torch.int64
         _check(f"column {column.name}", out, dtype, (b,), narrow.device)
+    for look_up in look_ups:
+        _check("look-up", look_up.out, look_up.source.dtype, (b,), narrow.device)
+        _check("look-up's source", look_up.source, look_up.source.dtype, tuple(look_up.source.shape[:1]), narrow.device)
+    names = [column.name for column in layout.columns]
     return partial(
         _prologue_kernel[(triton.cdiv(b, rows_per_program),)],
         narrow,
@@ -223,16 +253,21 @@ def _bound(
         tuple(lengths),
         tuple(write_loc),
         tuple(columns),
+        tuple(look_up.source for look_up in look_ups),
+        tuple(look_up.out for look_up in look_ups),
         b,
         C=layout.narrow_cells,
         K=K,
         T=len(layout.tables),
+        L=len(look_ups),
         PAGE_SIZE=tuple(table.page_size for table in layout.tables),
         PAGES=tuple(layout.table_pages),
         START=tuple(layout.table_starts),
         SPAN=tuple(table.span for table in layout.tables),
         BASE=tuple(layout.position_table(column) if column.kind == "position" else -1 for column in layout.columns),
+        LOOKED=tuple(names.index(look_up.column) for look_up in look_ups),
         ROWS=rows_per_program,
+        EARLY=starts_early(narrow.device),
         num_warps=1,  # more warps would race: one could clear cells that another has not read
     )
 

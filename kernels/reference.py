@@ -15,6 +15,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from mstar_resident.layout import RowLayout
+    from mstar_resident.look_up import LookUp
 
 
 def run(
@@ -25,6 +26,7 @@ def run(
     lengths: Sequence[Tensor],
     write_loc: Sequence[Tensor | None],
     columns: Sequence[Tensor],
+    look_ups: Sequence[LookUp] = (),
 ) -> None:
     """Apply a step's cells, gather what its rows need, and advance their stored lengths.
 
@@ -36,10 +38,14 @@ def run(
         lengths: per table int32[b], overwritten: stored length + span, 1 for padding.
         write_loc: per append table int64[b], overwritten: page * page_size + offset, 0 for padding; else None.
         columns: per named column int64[b] or int32[b], overwritten: its value for the step, 0 for padding.
+        look_ups: what is looked up by a column's value, 0 for padding.
     """
     slots, cells = split(layout, inputs)
     scatter(layout, narrow, tables, slots, cells)
     gather(layout, narrow, tables, slots, lengths, write_loc, columns)
+    names = [column.name for column in layout.columns]
+    for look_up in look_ups:
+        torch.index_select(look_up.source, 0, columns[names.index(look_up.column)], out=look_up.out)
     advance(layout, narrow, slots)
 
 

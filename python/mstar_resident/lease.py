@@ -5,8 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from mstar_resident.errors import LayoutError
 from mstar_resident.guarded import Guarded
 from mstar_resident.layout import RowLayout
+from mstar_resident.look_up import LookUp
 
 #: Bytes that a buffer's address is a multiple of, for the widest loads.
 ALIGNED = 16
@@ -25,10 +27,12 @@ class Lease:
         lengths: per table int32[b]: attention length, this step's token included; 1 for padding.
         write_loc: per append table int64[b]: page * page_size + offset of the step's token; 0 for padding.
         columns: per named column int64[b] (position, scalar) or int32[b] (index); 0 for padding.
-        guarded: the same with their guard cells, which only a debug lease has.
+        look_ups: what the prologue looks up besides; see :meth:`look_up`.
+        guarded: the buffers with their guard cells, which only a debug lease has.
     """
 
     __slots__ = (
+        "_looked",
         "bucket",
         "buffer_idx",
         "cells",
@@ -37,6 +41,7 @@ class Lease:
         "id",
         "inputs",
         "lengths",
+        "look_ups",
         "prologue_arguments",
         "slots",
         "walk",
@@ -76,16 +81,42 @@ class Lease:
             table.name: buffers[f"write_loc {table.name}"] for table in layout.tables if table.span
         }
         self.columns: dict[str, Tensor] = {column.name: buffers[f"column {column.name}"] for column in layout.columns}
+        self.look_ups: list[LookUp] = []
         #: What every prologue takes after the store's tensors.
-        self.prologue_arguments: tuple[Tensor, list[Tensor], list[Tensor | None], list[Tensor]] = (
+        self.prologue_arguments: tuple[Tensor, list[Tensor], list[Tensor | None], list[Tensor], list[LookUp]] = (
             self.inputs,
             list(self.lengths.values()),
             [self.write_loc.get(table.name) for table in layout.tables],
             list(self.columns.values()),
+            self.look_ups,
         )
+        self._looked = {column.name for column in layout.columns if column.kind != "position"}
         if device.type == "cuda":
             # The fills above ran on the current cuda_stream; the first flush may run on another.
             torch.cuda.current_stream(device).synchronize()
+
+    def look_up(self, column: str, source: Tensor, out: Tensor) -> None:
+        """Have every prologue write ``source[value]`` to ``out``, for the value of each row's column; before capture.
+
+        So a step can begin with what lies on the device by seat or by state, such as the last drawn tokens, in the
+        launch that reads the rows anyway.
+
+        Args:
+            column: a named column that is no position; no value of it may reach the end of ``source``.
+            source: [n], on the lease's device, contiguous; padding rows look up element 0.
+            out: [bucket], of its dtype and device, contiguous; kept, and overwritten by every prologue.
+
+        Raises:
+            LayoutError: another column, shape, dtype, device or stride; nothing is changed.
+        """
+        if column not in self._looked:
+            raise LayoutError.of("column", expected=f"one of {sorted(self._looked)}", got=column)
+        for name, tensor, cells in (("source", source, None), ("out", out, self.bucket)):
+            where = (tensor.dim(), tensor.is_contiguous(), tensor.device, tensor.dtype)
+            if where != (1, True, self.inputs.device, source.dtype) or cells not in (None, len(tensor)):
+                expected = f"{source.dtype}[{'n' if cells is None else cells}], contiguous, on {self.inputs.device}"
+                raise LayoutError.of(name, expected=expected, got=(tensor.dtype, tuple(tensor.shape), tensor.device))
+        self.look_ups.append(LookUp(column, source, out))
 
     @property
     def key(self) -> tuple[str, int, int]:
@@ -95,6 +126,7 @@ class Lease:
     def addresses(self) -> tuple[int, ...]:
         """Return the addresses of every buffer, which a captured graph has recorded."""
         tensors = [self.inputs, *self.lengths.values(), *self.write_loc.values(), *self.columns.values()]
+        tensors += [tensor for look_up in self.look_ups for tensor in (look_up.source, look_up.out)]
         return tuple(tensor.data_ptr() for tensor in tensors)
 
     def __repr__(self) -> str:

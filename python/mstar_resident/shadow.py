@@ -75,7 +75,7 @@ class Shadow:
     def record(self, lease: Lease) -> None:
         """Record the step of a lease into the ring: a part of the captured graph."""
         tables = list(self.planner.store.tables.values())
-        _, lengths, write_loc, columns = lease.prologue_arguments
+        _, lengths, write_loc, columns, _ = lease.prologue_arguments
         run = kernel.run if self._cuda else kernel.run_torch
         run(self.planner.layout, tables, lease.slots, lengths, write_loc, columns, self.ring, self.counter)
 

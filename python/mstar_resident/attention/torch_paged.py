@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from mstar_resident.errors import LayoutError
 
@@ -68,13 +70,14 @@ def prefill(q: Tensor, kv_layer: Tensor, paged: PagedKV, query_start: Tensor) ->
     if len(starts) != len(lengths) + 1 or starts[0] != 0 or starts[-1] != q.shape[0]:
         raise LayoutError.of("query_start", expected=f"{len(lengths)} ranges of {q.shape[0]} tokens", got=starts)
     out = torch.empty_like(q)
-    for i, row in enumerate(paged.rows.tolist()):
-        begin, end, length = starts[i], starts[i + 1], lengths[i]
-        causal = paged.write_loc is not None
-        if end <= begin or (causal and end - begin > length):
-            raise LayoutError.of("query_start", expected=f"1..{length} tokens", got=end - begin, batch_idx=i)
-        k, v = _gather(kv_layer, paged, row, length)
-        out[begin:end] = _attend_range(q[begin:end].transpose(0, 1), k, v, causal).transpose(0, 1)
+    with _repeatable(q.device):
+        for i, row in enumerate(paged.rows.tolist()):
+            begin, end, length = starts[i], starts[i + 1], lengths[i]
+            causal = paged.write_loc is not None
+            if end <= begin or (causal and end - begin > length):
+                raise LayoutError.of("query_start", expected=f"1..{length} tokens", got=end - begin, batch_idx=i)
+            k, v = _gather(kv_layer, paged, row, length)
+            out[begin:end] = _attend_range(q[begin:end].transpose(0, 1), k, v, causal).transpose(0, 1)
     return out
 
 
@@ -125,6 +128,13 @@ def _gather(kv_layer: Tensor, paged: PagedKV, row: int, length: int) -> tuple[Te
     pages = paged.table[row, : -(-length // paged.page_size)]
     k, v = (kv_layer[:, side].index_select(0, pages).flatten(0, 1)[:length].transpose(0, 1) for side in (0, 1))
     return k, v
+
+
+def _repeatable(device: torch.device) -> AbstractContextManager[None]:
+    """Leave cuDNN out, whose attention gave one row of a step other bits in another run (torch 2.11 on an H200)."""
+    if device.type == "cpu":
+        return nullcontext()
+    return sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH])
 
 
 def _attend_range(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -60,8 +60,10 @@ def measure_growth(engine: Engine, bucket: int) -> Growth | None:
 
 
 def _without_prologue(engine: Engine, view: DecodeView) -> Callable[[], None]:
+    bare = replace(view, fed=False)  # without a planner a step takes its tokens itself
+
     def body() -> None:
-        engine.program.decode(view)
+        engine.program.decode(bare)
 
     if engine.graphs is None:
         return body

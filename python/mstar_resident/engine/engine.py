@@ -85,7 +85,8 @@ class Engine:
         recurrent = self.node.recurrent is not None
         self.arm: HostArm
         if self.planner is not None:
-            self.arm = ResidentArm(config, self.seats, self.streams, recurrent, self.counters, self.planner)
+            given = (config, self.seats, self.streams, recurrent, self.counters)
+            self.arm = ResidentArm(*given, self.planner, self.program.last)
         else:
             self.arm = HostArm(config, self.seats, self.streams, recurrent, self.counters)
         eager = EagerRunner(self.program, self.planner)

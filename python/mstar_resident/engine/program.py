@@ -38,7 +38,8 @@ class Program:
     @torch.no_grad()
     def decode(self, view: DecodeView) -> None:
         """Run a decode step after its prologue, on the view's buffers alone; a graph can record it."""
-        torch.index_select(self.last, 0, view.seats, out=view.inputs.tokens)
+        if not view.fed:
+            torch.index_select(self.last, 0, view.seats, out=view.inputs.tokens)
         drawn = self.sampler.draw(self.model.forward(view.inputs), view.seats, view.inputs.positions)
         self._hand_over(drawn, view.seats, self.last, view.sampled)
         if self.observe is not None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from mstar_resident.engine.arm import HostArm
 from mstar_resident.engine.config import EngineConfig
@@ -38,9 +39,11 @@ class ResidentArm(HostArm):
         recurrent: bool,
         counters: Counters,
         planner: ResidentPlanner,
+        last: Tensor,
     ) -> None:
         super().__init__(config, seats, streams, recurrent, counters)
         self.planner = planner
+        self._last = last
         self.row_check = RowCheck(planner) if config.check else None
         self.shadow: Shadow | None = None
         self._truth = EngineTruth(seats, streams)
@@ -185,7 +188,7 @@ class ResidentArm(HostArm):
         key = (bucket, buffer_idx)
         if key not in self._views:
             lease = self.planner.lease(bucket, "decode", buffer_idx)
-            self._views[key] = resident_view(self.planner, lease, self.streams)
+            self._views[key] = resident_view(self.planner, lease, self.streams, self._last)
         return self._views[key]
 
     def _check(self, plan: StepPlan, alive: Ints) -> None:

@@ -32,7 +32,7 @@ class DecodeView:
     bucket: int
     buffer_idx: int
     inputs: StepInputs
-    """``tokens`` is filled by the step itself, from the sampler's last tokens."""
+    """``tokens`` is filled on the device, from the last drawn tokens."""
     seats: Tensor
     """int64[b]: seat of every row, 0 for padding."""
     sampled: Tensor
@@ -43,10 +43,12 @@ class DecodeView:
     """The lease whose prologue fills the buffers; None if the host fills them."""
     packed: PackedBuffers | None = None
     """What the host fills; None if a lease's prologue does."""
+    fed: bool = False
+    """Whether the prologue looks the step's tokens up, too; else the step does."""
 
 
-def resident_view(planner: ResidentPlanner, lease: Lease, streams: Mapping[str, Streams]) -> DecodeView:
-    """Return the view of a lease: tables are the store's, read through the slots."""
+def resident_view(planner: ResidentPlanner, lease: Lease, streams: Mapping[str, Streams], last: Tensor) -> DecodeView:
+    """Return the view of a lease: tables are the store's, read through the slots; tokens are ``last`` by seat."""
     device = planner.device
     kv = {
         table.name: PagedKV(
@@ -69,7 +71,9 @@ def resident_view(planner: ResidentPlanner, lease: Lease, streams: Mapping[str, 
         recurrent_index=lease.columns.get(RECURRENT),
         fresh=None,
     )
-    return DecodeView(lease.bucket, lease.buffer_idx, inputs, lease.columns[SEAT], *_read(lease.bucket, device), lease)
+    lease.look_up(SEAT, last, inputs.tokens)
+    read = _read(lease.bucket, device)
+    return DecodeView(lease.bucket, lease.buffer_idx, inputs, lease.columns[SEAT], *read, lease, fed=True)
 
 
 def host_view(

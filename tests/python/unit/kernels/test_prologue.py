@@ -10,6 +10,7 @@ import torch
 from mstar_resident.errors import LayoutError
 from mstar_resident.kernels import prologue, reference
 from mstar_resident.layout import Column, KVTable, RowLayout
+from mstar_resident.look_up import LookUp
 
 from .prologue_cases import LAYOUTS, Case, assert_equal, naive
 
@@ -44,12 +45,38 @@ def test_rows_of_one_program_do_not_matter(device):
             lengths=dict(zip(names, case.lengths, strict=True)),
             write_loc={n: w for n, w in zip(names, case.write_loc, strict=True) if w is not None},
             columns={c.name: t for c, t in zip(case.layout.columns, case.columns, strict=True)},
+            look_ups=[],
         )
         launch = prologue.bind(case.layout, store, lease, rows_per_program)
         for _ in range(3):
             launch()
             naive(expected)
         assert_equal(case, expected)
+
+
+@pytest.mark.parametrize("b", [1, 3, 40])
+def test_look_ups_follow_a_rows_column_with_its_cells_applied(run, b, device):
+    layout = RowLayout(
+        [KVTable("kv", 4, 9, 32)], [Column("offset", "position", "kv"), Column("state", "index"), "seat"]
+    )
+    case = Case.empty(layout, 2 * b + 1, b, device)
+    slots = torch.randperm(2 * b)[:b] + 1
+    slots[b // 2] = 0  # padding
+    seats, states = torch.randint(1, 50, (2, 2 * b + 1))
+    case.inputs[:b] = slots.to(device)
+    case.narrow[:, 2], case.narrow[:, 3] = states.to(device), seats.to(device)
+    if slots[0]:
+        case.cell(0, 0, 3, 7)  # another seat from this step on
+        seats[slots[0]] = 7
+    tokens, heat = torch.randint(1, 2**40, (50,)), torch.randint(1, 99, (50,), dtype=torch.int32)
+    out, warm = torch.full((b,), -1, device=device), torch.full((b,), -1, dtype=torch.int32, device=device)
+    looked = [LookUp("seat", tokens.to(device), out), LookUp("state", heat.to(device), warm)]
+    for _ in range(2):
+        run(*case.arguments(), looked)
+        live = slots != 0
+        assert torch.equal(out.cpu(), tokens[seats[slots] * live])
+        assert torch.equal(warm.cpu(), heat[states[slots] * live])
+        assert torch.equal(case.columns[2].cpu(), seats[slots] * live)
 
 
 def one_row(device: str, layout: RowLayout = ONE, b: int = 2) -> Case:

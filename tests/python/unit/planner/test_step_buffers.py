@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mstar_resident import CapturedResidentStep, Column, KVTable, Lease, ResidentPlanner, RowCheck, RowLayout
 from mstar_resident.attention.decode_plan import DecodePlanCache
+from mstar_resident.errors import LayoutError
 from mstar_resident.stager import RING_DEPTH
 
 LAYOUT = RowLayout(
@@ -269,3 +270,58 @@ def test_planners_with_other_delays_and_one_history_displace_the_same_requests()
         thread.join()
     assert len(held[0]) == 60
     assert held[0] == held[1]
+
+
+def test_buffers_that_lie_side_by_side_share_no_byte() -> None:
+    for bucket in (1, 3, 16):
+        lease = ResidentPlanner(LAYOUT, 16).lease(bucket)
+        buffers = [lease.inputs, *lease.lengths.values(), *lease.write_loc.values(), *lease.columns.values()]
+        spans = sorted((b.data_ptr(), b.data_ptr() + b.numel() * b.element_size()) for b in buffers)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+        assert all(begin % 16 == 0 for begin, _ in spans)
+        assert lease.lengths["kv"].tolist() == [1] * bucket
+        assert not any(b.any() for b in (lease.inputs, *lease.write_loc.values(), *lease.columns.values()))
+
+
+def test_a_prologue_looks_up_what_a_rows_column_points_to() -> None:
+    planner = node(4)
+    handles = requests(planner, 3)
+    lease = planner.lease(4)
+    by_state, out = torch.tensor([-5, 10, 20, 30]), torch.zeros(4, dtype=torch.int64)
+    lease.look_up("recurrent_index", by_state, out)
+    assert {by_state.data_ptr(), out.data_ptr()} <= set(lease.addresses())
+    for rows, expected in (([0, 1, 2], [10, 20, 30, -5]), ([2, 0], [30, 10, -5, -5])):
+        stage = planner.stage(planner.batch([handles[row] for row in rows]), lease)
+        planner.flush(stage, 0)
+        planner.prologue(lease)
+        planner.commit(stage)
+        assert out.tolist() == expected
+    planner.set_column("recurrent_index", handles[2:], [1])
+    by_state[1] = 11  # the source is read when the step runs
+    stage = planner.stage(planner.batch([handles[2], handles[0]]), lease)
+    planner.flush(stage, 0)
+    planner.prologue(lease)
+    planner.commit(stage)
+    assert out.tolist() == [11, 11, -5, -5]
+
+
+@pytest.mark.parametrize(
+    ("named", "given"),
+    [
+        ("column", ("position_offset", torch.zeros(9), torch.zeros(4))),
+        ("column", ("seat", torch.zeros(9), torch.zeros(4))),
+        ("source", ("recurrent_index", torch.zeros(9, 2), torch.zeros(4))),
+        ("source", ("recurrent_index", torch.zeros(18)[::2], torch.zeros(4))),
+        ("out", ("recurrent_index", torch.zeros(9), torch.zeros(3))),
+        ("out", ("recurrent_index", torch.zeros(9), torch.zeros(4, dtype=torch.int64))),
+    ],
+)
+def test_a_look_up_that_does_not_fit_is_refused_and_nothing_changes(
+    named: str, given: tuple[str, Tensor, Tensor]
+) -> None:
+    lease = node(4).lease(4)
+    before = lease.addresses()
+    with pytest.raises(LayoutError, match=f"^{named}"):
+        lease.look_up(*given)
+    assert lease.addresses() == before
+    assert lease.look_ups == []
