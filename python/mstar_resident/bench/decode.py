@@ -180,6 +180,8 @@ class DecodeBench:
             self._truth[concurrency] = served.outputs
         for request, (got, wanted) in enumerate(zip(served.outputs, truth, strict=True)):
             both = min(len(got), len(wanted))
+            if len(got) != len(wanted):  # where the shorter run's batch shrank, its steps were other ones
+                both -= served.apart
             if got[:both] != wanted[:both]:
                 at = next(i for i in range(both) if got[i] != wanted[i])
                 raise WrongRun(

@@ -51,6 +51,8 @@ class Served:
     """Per request, from the arrival of all to its first token on the host."""
     total_ns: int
     """From the arrival of all to the last token of all."""
+    apart: int
+    """Steps from the first request's first token to the last one's: so many last tokens of some had fewer beside them."""
     steps: int
     """Steps of the window: every request gets a token in each."""
     stamps: list[int]
@@ -135,6 +137,7 @@ def serve(engine: Engine, load: Load, window: Window | None = None) -> Served:
         [request.outputs for request in requests],
         [at - begin for _, at in firsts],
         end - begin,
+        apart,
         steps,
         stamps,
         spent,
