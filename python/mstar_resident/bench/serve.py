@@ -52,7 +52,7 @@ class Served:
     total_ns: int
     """From the arrival of all to the last token of all."""
     apart: int
-    """Steps from the first request's first token to the last one's: so many last tokens of some had fewer beside them."""
+    """Steps from the first request's first token to the last one's: so many last tokens of some had fewer beside."""
     steps: int
     """Steps of the window: every request gets a token in each."""
     stamps: list[int]

@@ -217,8 +217,9 @@ def test_tokens_that_a_shorter_run_drew_in_a_smaller_batch_are_not_compared(
 
     monkeypatch.setattr(Program, "decode", by_bucket)
     monkeypatch.setattr("mstar_resident.bench.decode.UNTIMED_NEW", 8)
-    monkeypatch.setattr("mstar_resident.bench.decode.TOKEN_BUDGET", 24)  # two prompts a step
-    command = [*COMMAND, "--concurrency", "4", "--new", "16", "--rounds", "1", "--arms", "host,resident"]
+    monkeypatch.setattr("mstar_resident.bench.decode.TOKEN_BUDGET", 64)  # a prompt a step
+    command = [*COMMAND, "--prompt", "40", "--concurrency", "4", "--new", "16", "--rounds", "1"]
+    command += ["--arms", "host,resident"]
     assert main(command) == 0, capsys.readouterr().err
 
 
