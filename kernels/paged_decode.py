@@ -68,7 +68,7 @@ def _page(
     return tl.load(pages + column, mask=(token < length) & (column < P), other=0).to(tl.int64)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["b"])  # a mixed step of any number of rows meets no compiler
 def _attend_kernel(
     q: tl.tensor,
     kv: tl.tensor,
@@ -319,7 +319,7 @@ class PagedDecode:
         )
         if self._shares == 1:
             return  # every chunk size tried holds all tiles
-        few = b <= 8
+        few = self.rows <= 8
         block_d = 64 if few else self.head_dim
         _merge_kernel[(b, self.heads, self.head_dim // block_d)](
             self._partial,

@@ -17,6 +17,8 @@ class MixedRows:
 
     whole: PagedKV
     """All rows, as :meth:`mstar_resident.attention.base.Attention.prefill` gets them."""
+    start: Tensor
+    """int32[rows + 1], cpu: the token ranges of all rows."""
     decode: PagedKV | None
     """The rows of one token in front, ready to be decoded; None if the first row has more."""
     rest: PagedKV
@@ -34,7 +36,7 @@ class MixedRows:
         b = int(longer[0]) if len(longer) else query_start.shape[0] - 1
         rest = replace(paged, rows=paged.rows[b:], lengths=paged.lengths[b:])
         if not b:
-            return cls(paged, None, rest, query_start)
+            return cls(paged, query_start, None, rest, query_start)
         there = paged.table.device
         decode = replace(paged, rows=paged.rows[:b].to(there), lengths=paged.lengths[:b].to(there))
-        return cls(paged, decode, rest, query_start[b:] - b)
+        return cls(paged, query_start, decode, rest, query_start[b:] - b)

@@ -62,7 +62,7 @@ class TritonAttention:
 
     def _split(self, paged: PagedKV, query_start: Tensor) -> MixedRows:
         """Return how the step's rows over a pool are split: once a step, for a few pools."""
-        found = next((rows for rows in self._mixed if rows.whole is paged), None)
+        found = next((rows for rows in self._mixed if rows.whole is paged and rows.start is query_start), None)
         if found is None:
             found = MixedRows.of(paged, query_start)
             self._mixed = [*self._mixed[-3:], found]

@@ -73,3 +73,13 @@ def test_workspaces_of_mixed_steps_are_as_few_as_powers_of_two(device):
             layer, torch.zeros(rows + 3, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start
         )
     assert len(attention._workspaces) == 4
+
+
+def test_a_split_is_not_taken_for_another_steps(device):
+    attention = TritonAttention()
+    paged, start = step([1, 1, 4], [5, 9, 4], device)
+    first = attention._split(paged, start)
+    assert attention._split(paged, start) is first
+    assert attention._split(paged, start.clone()) is not first
+    other, _ = step([1, 1, 4], [5, 9, 4], device)
+    assert attention._split(other, start) is not first
