@@ -196,10 +196,17 @@ class ResidentPlanner(PlannerRequests):
         Raises:
             LayoutError: the lease is another planner's; nothing was touched.
         """
-        mine = self._by_id.get(getattr(lease, "id", -1))
-        if mine is None or mine is not lease:
-            raise LayoutError.of("lease", expected="one of this planner's", got=lease)
+        self._number(lease)
         self._prologue(*self._store_arguments, *lease.prologue_arguments)
+
+    def _number(self, lease: Lease) -> int:
+        """Return the number of one of this planner's leases."""
+        try:
+            if self._by_id.get(lease.id) is lease:
+                return lease.id
+        except AttributeError:  # it is no lease
+            pass
+        raise LayoutError.of("lease", expected="one of this planner's", got=lease)
 
     # A step's life
 
@@ -220,9 +227,7 @@ class ResidentPlanner(PlannerRequests):
             MissingPageError, UnsetColumnError, ReleasedTokensError, UnknownHandleError: nothing changed.
             LayoutError: the lease is another planner's.
         """
-        if self._by_id.get(lease.id) is not lease:
-            raise LayoutError.of("lease", expected="one of this planner's", got=lease)
-        return self._core.stage(batch, lease.id)
+        return self._core.stage(batch, self._number(lease))
 
     def promote(self, stage: _core.Stage, batch: _core.Batch, lease: Lease) -> bool:
         """Return whether ``stage`` still holds for this batch and lease; if not it is dropped, and a new one is due.
@@ -230,9 +235,7 @@ class ResidentPlanner(PlannerRequests):
         Raises:
             LayoutError: the lease is another planner's.
         """
-        if self._by_id.get(lease.id) is not lease:
-            raise LayoutError.of("lease", expected="one of this planner's", got=lease)
-        return self._core.promote(stage, batch, lease.id)
+        return self._core.promote(stage, batch, self._number(lease))
 
     def flush(self, stage: _core.Stage, cuda_stream: int) -> int:
         """Issue a stage's copies on a CUDA stream (0 on a CPU), right before the replay; return how many there were.

@@ -82,6 +82,20 @@ def test_another_planners_stage_is_refused(call: str) -> None:
     assert ours.committed_seq() == stage.seq
 
 
+@pytest.mark.parametrize("call", ["stage", "promote", "prologue"])
+def test_what_is_no_lease_of_this_planner_is_refused(call: str) -> None:
+    (ours, batch, stage), (other, _, _) = staged(), staged()
+    for lease in (None, 0, other.lease(2)):
+        calls: dict[str, Callable[[], object]] = {
+            "stage": lambda lease=lease: ours.stage(batch, lease),
+            "promote": lambda lease=lease: ours.promote(stage, batch, lease),
+            "prologue": lambda lease=lease: ours.prologue(lease),
+        }
+        with pytest.raises(LayoutError, match="lease: expected one of this planner's"):
+            calls[call]()
+    assert ours.flush(stage, 0) > 0  # the stage made before still holds
+
+
 def test_an_offset_whose_position_would_wrap_is_refused() -> None:
     planner, batch, _ = staged()
     (handle,) = batch.handles()
