@@ -205,6 +205,15 @@ def _merge_kernel(
     tl.store(out_at, (acc / total).to(out.dtype.element_ty))
 
 
+def refusal(heads: int, kv_heads: int, head_dim: int) -> LayoutError | None:
+    """Return what :class:`PagedDecode` does not take of a model's shape, None if it takes it."""
+    if head_dim not in LAUNCHES:
+        return LayoutError.of("head_dim", expected=f"one of {list(LAUNCHES)}", got=head_dim)
+    if kv_heads < 1 or heads % kv_heads or not 1 <= heads // kv_heads <= GROUP.value:
+        return LayoutError.of("heads", expected=f"1 to {GROUP.value} for each of {kv_heads} KV heads", got=heads)
+    return None
+
+
 class PagedDecode:
     """Attend with one token a row; hold the workspace of one bucket, which serves every layer of a step.
 
@@ -240,10 +249,8 @@ class PagedDecode:
         multiprocessors: int | None = None,
         _launch: Launch | None = None,
     ) -> None:
-        if head_dim not in LAUNCHES:
-            raise LayoutError.of("head_dim", expected=f"one of {list(LAUNCHES)}", got=head_dim)
-        if kv_heads < 1 or heads % kv_heads or not 1 <= heads // kv_heads <= 16:
-            raise LayoutError.of("heads", expected=f"1 to 16 for each of {kv_heads} KV heads", got=heads)
+        if (refused := refusal(heads, kv_heads, head_dim)) is not None:
+            raise refused
         if min(rows, page_size, max_length) < 1:
             raise LayoutError.of("rows, page_size, max_length", expected=">= 1", got=(rows, page_size, max_length))
         device = torch.device(device)

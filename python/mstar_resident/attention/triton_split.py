@@ -11,7 +11,7 @@ from torch import Tensor
 from mstar_resident.attention import torch_paged
 from mstar_resident.attention.mixed_rows import MixedRows
 from mstar_resident.kernels import kv_write
-from mstar_resident.kernels.paged_decode import PagedDecode
+from mstar_resident.kernels.paged_decode import PagedDecode, refusal
 
 if TYPE_CHECKING:
     from mstar_resident.engine.inputs import PagedKV
@@ -22,7 +22,8 @@ class TritonAttention:
 
     One workspace per bucket and shape, made when a decode of that shape first runs, which is before its capture: it
     then serves every layer and both graphs of the bucket, whose replays are in order on one cuda_stream. Rows that
-    decode in a step with others that prefill are decoded together, with the workspace of the next power of two.
+    decode in a step with others that prefill are decoded together, with the workspace of the next power of two;
+    by torch as the others where the kernel does not take the shape.
     """
 
     #: A bucket that decodes with this backend needs no attention plan of the host's.
@@ -52,7 +53,8 @@ class TritonAttention:
     def prefill(self, layer: Tensor, q: Tensor, paged: PagedKV, query_start: Tensor) -> Tensor:
         """Attend with ranges of tokens: ``q`` and the result are ``[t, heads, head_dim]``."""
         rows = self._split(paged, query_start)
-        if rows.decode is None:
+        # Another backend's decode can take shapes that this one's does not.
+        if rows.decode is None or refusal(q.shape[1], layer.shape[3], q.shape[2]) is not None:
             return torch_paged.prefill(q, layer, paged, query_start)
         b = rows.decode.rows.shape[0]
         out = [self._decode(triton.next_power_of_2(b), layer, q[:b], rows.decode)]

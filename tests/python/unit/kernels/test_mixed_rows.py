@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from mstar_resident.attention import torch_paged
+from mstar_resident.attention.flashinfer_fa2 import FlashInferAttention
+from mstar_resident.attention.flashinfer_planned import PlannedFlashInferAttention
 from mstar_resident.attention.mixed_rows import MixedRows
 from mstar_resident.attention.triton_split import TritonAttention
 from mstar_resident.engine.inputs import PagedKV
@@ -45,6 +47,19 @@ def test_a_mixed_step_gives_every_row_what_torch_gives_it(counts, lengths, read_
     for _ in range(2):  # two layers of one step
         got = attention.prefill(layer, q, paged, start)
         torch.testing.assert_close(got, expected, **({"rtol": 1e-5, "atol": 1e-5} if device == "cpu" else {}))
+
+
+@pytest.mark.parametrize(("heads", "kv_heads", "head_dim"), [(20, 1, 64), (4, 2, 32), (2, 2, 96)])
+def test_a_shape_that_the_decode_kernel_refuses_is_prefilled_by_torch_whoever_decodes_it(
+    heads, kv_heads, head_dim, device
+):
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    paged, start = step([1, 1, 3], [4, 20, 3], device)
+    layer = torch.randn(int(paged.table.max()) + 1, 2, PAGE_SIZE, kv_heads, head_dim).to(device, dtype)
+    q = torch.randn(5, heads, head_dim).to(device, dtype)
+    for attention in (TritonAttention(), FlashInferAttention(), PlannedFlashInferAttention()):
+        got = attention.prefill(layer, q, paged, start)
+        assert torch.equal(got, torch_paged.prefill(q, layer, paged, start))
 
 
 def test_decode_rows_of_a_step_are_those_of_one_token_in_front():
