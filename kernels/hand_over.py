@@ -16,11 +16,17 @@ from mstar_resident.errors import LayoutError
 
 @triton.jit
 def _hand_over_kernel(
-    drawn: tl.tensor, seats: tl.tensor, last: tl.tensor, sampled: tl.tensor, b: tl.tensor, BLOCK: tl.constexpr
+    drawn: tl.tensor,
+    seats: tl.tensor,
+    last: tl.tensor,
+    sampled: tl.tensor,
+    b: tl.tensor,
+    drawn_row: tl.tensor,
+    BLOCK: tl.constexpr,
 ) -> None:
     i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = i < b
-    token = tl.load(drawn + i, mask=inside)
+    token = tl.load(drawn + i * drawn_row, mask=inside)
     tl.store(last + tl.load(seats + i, mask=inside), token, mask=inside)
     tl.store(sampled + i, token, mask=inside)
 
@@ -29,7 +35,7 @@ def hand_over(drawn: Tensor, seats: Tensor, last: Tensor, sampled: Tensor) -> No
     """Write every row's token to ``last`` at its seat, and to ``sampled``. Does not wait.
 
     Args:
-        drawn: int64[b], contiguous.
+        drawn: int64[b], of any stride: a sampler's column, say.
         seats: int64[b], contiguous; seats repeat in padding rows only, where any token may stay.
         last: int64[seats], contiguous, changed in place.
         sampled: int64[b], contiguous, overwritten: on the device, or in pinned memory of the host.
@@ -39,13 +45,17 @@ def hand_over(drawn: Tensor, seats: Tensor, last: Tensor, sampled: Tensor) -> No
     """
     b = drawn.shape[0]
     for name, tensor, size in (("drawn", drawn, b), ("seats", seats, b), ("last", last, None), ("sampled", sampled, b)):
-        if tensor.dtype != torch.int64 or tensor.dim() != 1 or not tensor.is_contiguous():
+        strided = tensor is not drawn and not tensor.is_contiguous()
+        if tensor.dtype != torch.int64 or tensor.dim() != 1 or strided:
             got = (tensor.dtype, tuple(tensor.shape), tensor.stride())
-            raise LayoutError.of(name, expected="int64, one dimension, contiguous", got=got)
+            expected = f"int64, one dimension{'' if tensor is drawn else ', contiguous'}"
+            raise LayoutError.of(name, expected=expected, got=got)
         if size is not None and tensor.shape[0] != size:
             raise LayoutError.of(name, expected=f"{size} rows", got=tensor.shape[0])
     if sampled.device != drawn.device and not sampled.is_pinned():
         raise LayoutError.of("sampled", expected="pinned memory, or the device of drawn", got=str(sampled.device))
     if b:
         block = min(128, triton.next_power_of_2(b))
-        _hand_over_kernel[(triton.cdiv(b, block),)](drawn, seats, last, sampled, b, BLOCK=block, num_warps=1)
+        _hand_over_kernel[(triton.cdiv(b, block),)](
+            drawn, seats, last, sampled, b, drawn.stride(0), BLOCK=block, num_warps=1
+        )

@@ -24,6 +24,15 @@ def test_tokens_reach_their_seats_and_the_host_and_nothing_else(b, device):
     assert sampled.tolist() == [*drawn.tolist(), -9, -9]
 
 
+def test_tokens_that_a_sampler_leaves_in_a_column_of_its_own_are_handed_over(device):
+    best = torch.arange(12, device=device).view(4, 3)  # as of topk(3), of which the first is taken
+    last = torch.zeros(5, dtype=torch.int64, device=device)
+    sampled = torch.zeros(4, dtype=torch.int64, pin_memory=device != "cpu")
+    hand_over(best[:, 0], torch.arange(1, 5, device=device), last, sampled)
+    assert last.tolist() == [0, 0, 3, 6, 9]
+    assert sampled.tolist() == [0, 3, 6, 9]
+
+
 def test_rows_of_padding_leave_every_seat_but_the_sink_alone(device):
     last = torch.arange(5, device=device)
     sampled = torch.zeros(4, dtype=torch.int64, pin_memory=device != "cpu")
