@@ -16,21 +16,25 @@ from mstar_resident.kernels.paged_decode import PagedDecode, refusal
 if TYPE_CHECKING:
     from mstar_resident.engine.inputs import PagedKV
 
+#: Heads, KV heads, head dim, page size, most tokens of a row, dtype, device.
+Shape = tuple[int, int, int, int, int, torch.dtype, torch.device]
+
 
 class TritonAttention:
     """Be an :class:`~mstar_resident.attention.base.Attention` on cuda: Triton for decode, torch for prefill.
 
     One workspace per bucket and shape, made when a decode of that shape first runs, which is before its capture: it
     then serves every layer and both graphs of the bucket, whose replays are in order on one cuda_stream. Rows that
-    decode in a step with others that prefill are decoded together, with the workspace of the next power of two;
-    by torch as the others where the kernel does not take the shape.
+    decode in a step with others that prefill are decoded together, with the workspace of the next power of two or,
+    where a capture left none, of a bucket below it, so that nothing is compiled while serving; by torch as the others
+    where the kernel does not take the shape.
     """
 
     #: A bucket that decodes with this backend needs no attention plan of the host's.
     host_plan_free = True
 
     def __init__(self) -> None:
-        self._workspaces: dict[tuple[object, ...], PagedDecode] = {}
+        self._workspaces: dict[tuple[int, Shape], PagedDecode] = {}
         self._mixed: list[MixedRows] = []
 
     def backend(self, rows: int) -> str:
@@ -57,7 +61,7 @@ class TritonAttention:
         if rows.decode is None or refusal(q.shape[1], layer.shape[3], q.shape[2]) is not None:
             return torch_paged.prefill(q, layer, paged, query_start)
         b = rows.decode.rows.shape[0]
-        out = [self._decode(triton.next_power_of_2(b), layer, q[:b], rows.decode)]
+        out = [self._decode(self._bucket(b, _shape(layer, q, rows.decode)), layer, q[:b], rows.decode)]
         if b < q.shape[0]:
             out.append(torch_paged.prefill(q[b:], layer, rows.rest, rows.rest_start))
         return torch.cat(out)
@@ -70,15 +74,25 @@ class TritonAttention:
             self._mixed = [*self._mixed[-3:], found]
         return found
 
+    def _bucket(self, b: int, shape: Shape) -> int:
+        """Return the rows of the workspace that so many rows of a mixed step take."""
+        bucket: int = triton.next_power_of_2(b)
+        if (bucket, shape) in self._workspaces:
+            return bucket
+        return min((rows for rows, of in self._workspaces if b <= rows < bucket and of == shape), default=bucket)
+
     def _decode(self, bucket: int, layer: Tensor, q: Tensor, paged: PagedKV) -> Tensor:
-        _, heads, head_dim = q.shape
-        page_size, kv_heads = layer.shape[2], layer.shape[3]
-        max_length = paged.table.shape[1] * page_size
-        key = (bucket, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
-        found = self._workspaces.get(key)
+        shape = _shape(layer, q, paged)
+        found = self._workspaces.get((bucket, shape))
         if found is None:
-            found = PagedDecode(bucket, heads, kv_heads, head_dim, page_size, max_length, q.dtype, q.device)
-            self._workspaces[key] = found
+            found = self._workspaces[bucket, shape] = PagedDecode(bucket, *shape)
         out = torch.empty_like(q)
         found.run(q, layer, paged.table, paged.rows, paged.lengths, out)
         return out
+
+
+def _shape(layer: Tensor, q: Tensor, paged: PagedKV) -> Shape:
+    """Return what a workspace is made for, beside its rows."""
+    _, heads, head_dim = q.shape
+    page_size, kv_heads = layer.shape[2], layer.shape[3]
+    return heads, kv_heads, head_dim, page_size, paged.table.shape[1] * page_size, q.dtype, q.device

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -88,6 +90,27 @@ def test_workspaces_of_mixed_steps_are_as_few_as_powers_of_two(device):
             layer, torch.zeros(rows + 3, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start
         )
     assert len(attention._workspaces) == 4
+
+
+def test_a_mixed_step_takes_the_widest_buckets_workspace_where_it_is_no_power_of_two(device):
+    attention = TritonAttention()
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    layer = torch.randn(65, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM).to(device, dtype)
+    for rows in (12, 8):  # as a capture of 12 rows at most leaves them
+        q = torch.randn(rows, KV_HEADS * GROUP, HEAD_DIM).to(device, dtype)
+        paged, _ = step([1] * rows, [2] * rows, device)
+        there = replace(paged, rows=paged.rows.to(device), lengths=paged.lengths.to(device))
+        attention.decode(layer, q, there)
+    captured = dict(attention._workspaces)
+    for rows in (5, 8, 9, 12):
+        paged, start = step([1] * rows + [3], [2] * rows + [3], device)
+        q = torch.randn(rows + 3, KV_HEADS * GROUP, HEAD_DIM).to(device, dtype)
+        got = attention.prefill(layer, q, paged, start)
+        torch.testing.assert_close(got, torch_paged.prefill(q, layer, paged, start))
+    assert attention._workspaces == captured  # nothing else is compiled while serving
+    paged, start = step([1] * 13 + [3], [2] * 13 + [3], device)
+    attention.prefill(layer, torch.zeros(16, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start)
+    assert sorted(key[0] for key in attention._workspaces) == [8, 12, 16]
 
 
 def test_a_split_is_not_taken_for_another_steps(device):
