@@ -103,7 +103,7 @@ class Lease:
 
         Args:
             column: a named column that is no position; no value of it may reach the end of ``source``.
-            source: [n], on the lease's device, contiguous; padding rows look up element 0.
+            source: [n >= 1], on the lease's device, contiguous; padding rows look up element 0.
             out: [bucket], of its dtype and device, contiguous; kept, and overwritten by every prologue.
 
         Raises:
@@ -113,8 +113,10 @@ class Lease:
             raise LayoutError.of("column", expected=f"one of {sorted(self._looked)}", got=column)
         for name, tensor, cells in (("source", source, None), ("out", out, self.bucket)):
             where = (tensor.dim(), tensor.is_contiguous(), tensor.device, tensor.dtype)
-            if where != (1, True, self.inputs.device, source.dtype) or cells not in (None, len(tensor)):
-                expected = f"{source.dtype}[{'n' if cells is None else cells}], contiguous, on {self.inputs.device}"
+            fits = where == (1, True, self.inputs.device, source.dtype)
+            if not fits or not len(tensor) or cells not in (None, len(tensor)):
+                length = "n >= 1" if cells is None else cells
+                expected = f"{source.dtype}[{length}], contiguous, on {self.inputs.device}"
                 raise LayoutError.of(name, expected=expected, got=(tensor.dtype, tuple(tensor.shape), tensor.device))
         self.look_ups.append(LookUp(column, source, out))
 

@@ -312,6 +312,7 @@ def test_a_prologue_looks_up_what_a_rows_column_points_to() -> None:
         ("column", ("seat", torch.zeros(9), torch.zeros(4))),
         ("source", ("recurrent_index", torch.zeros(9, 2), torch.zeros(4))),
         ("source", ("recurrent_index", torch.zeros(18)[::2], torch.zeros(4))),
+        ("source", ("recurrent_index", torch.zeros(0), torch.zeros(4))),
         ("out", ("recurrent_index", torch.zeros(9), torch.zeros(3))),
         ("out", ("recurrent_index", torch.zeros(9), torch.zeros(4, dtype=torch.int64))),
     ],
