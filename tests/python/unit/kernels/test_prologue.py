@@ -26,7 +26,7 @@ def run(request):
 @pytest.mark.parametrize("name", LAYOUTS)
 @pytest.mark.parametrize(("b", "rows"), [(1, 3), (5, 11), (32, 65), (48, 97)])
 def test_a_prologue_matches_naive_on_ragged_rows(run, name, b, rows, device):
-    for seed in range(3 if b < 32 else 1):
+    for seed in range(1 if b >= 32 and device == "cpu" else 3):  # many rows are slow where they are interpreted
         case = Case.drawn(LAYOUTS[name], rows, b, seed, device)
         expected = case.to("cpu")
         run(*case.arguments())
