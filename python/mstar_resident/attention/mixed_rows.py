@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixedRows:
-    """Split a step over one pool: the rows of one token in front, which can be decoded together, and the others."""
+    """Split a step over one pool: the rows of one token in front, which can be decoded together, and the others.
 
-    whole: PagedKV
-    """All rows, as :meth:`mstar_resident.attention.base.Attention.prefill` gets them."""
+    It holds nothing of the whole but its tensors.
+    """
+
     start: Tensor
     """int32[rows + 1], cpu: the token ranges of all rows."""
     decode: PagedKV | None
@@ -34,9 +35,9 @@ class MixedRows:
         """
         longer = (query_start.diff() != 1).nonzero()
         b = int(longer[0]) if len(longer) else query_start.shape[0] - 1
-        rest = replace(paged, rows=paged.rows[b:], lengths=paged.lengths[b:])
+        rest = paged.take(b, len(paged.rows))
         if not b:
-            return cls(paged, query_start, None, rest, query_start)
-        there = paged.table.device
-        decode = replace(paged, rows=paged.rows[:b].to(there), lengths=paged.lengths[:b].to(there))
-        return cls(paged, query_start, decode, rest, query_start[b:] - b)
+            return cls(query_start, None, rest, query_start)
+        there, front = paged.table.device, paged.take(0, b)
+        decode = replace(front, rows=front.rows.to(there), lengths=front.lengths.to(there))
+        return cls(query_start, decode, rest, query_start[b:] - b)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 import torch
 import triton
@@ -25,9 +26,8 @@ class TritonAttention:
 
     One workspace per bucket and shape, made when a decode of that shape first runs, which is before its capture: it
     then serves every layer and both graphs of the bucket, whose replays are in order on one cuda_stream. Rows that
-    decode in a step with others that prefill are decoded together, with the workspace of the next power of two or,
-    where a capture left none, of a bucket below it, so that nothing is compiled while serving; by torch as the others
-    where the kernel does not take the shape.
+    decode in a step with others that prefill are decoded together with the workspaces that captures left, so that
+    nothing is compiled while serving; by torch as the others where the kernel does not take the shape.
     """
 
     #: A bucket that decodes with this backend needs no attention plan of the host's.
@@ -35,7 +35,7 @@ class TritonAttention:
 
     def __init__(self) -> None:
         self._workspaces: dict[tuple[int, Shape], PagedDecode] = {}
-        self._mixed: list[MixedRows] = []
+        self._mixed: WeakKeyDictionary[PagedKV, MixedRows] = WeakKeyDictionary()
 
     def backend(self, rows: int) -> str:
         """Name the backend."""
@@ -61,25 +61,31 @@ class TritonAttention:
         if rows.decode is None or refusal(q.shape[1], layer.shape[3], q.shape[2]) is not None:
             return torch_paged.prefill(q, layer, paged, query_start)
         b = rows.decode.rows.shape[0]
-        out = [self._decode(self._bucket(b, _shape(layer, q, rows.decode)), layer, q[:b], rows.decode)]
+        bucket = self._bucket(b, _shape(layer, q, rows.decode))
+        out = [
+            self._decode(bucket, layer, q[i : min(i + bucket, b)], rows.decode.take(i, i + bucket))
+            for i in range(0, b, bucket)
+        ]
         if b < q.shape[0]:
             out.append(torch_paged.prefill(q[b:], layer, rows.rest, rows.rest_start))
         return torch.cat(out)
 
     def _split(self, paged: PagedKV, query_start: Tensor) -> MixedRows:
-        """Return how the step's rows over a pool are split: once a step, for a few pools."""
-        found = next((rows for rows in self._mixed if rows.whole is paged and rows.start is query_start), None)
-        if found is None:
-            found = MixedRows.of(paged, query_start)
-            self._mixed = [*self._mixed[-3:], found]
+        """Return how the step's rows over a pool are split: once a step, and kept as long as its inputs are."""
+        found = self._mixed.get(paged)
+        if found is None or found.start is not query_start:
+            found = self._mixed[paged] = MixedRows.of(paged, query_start)
         return found
 
     def _bucket(self, b: int, shape: Shape) -> int:
-        """Return the rows of the workspace that so many rows of a mixed step take."""
-        bucket: int = triton.next_power_of_2(b)
-        if (bucket, shape) in self._workspaces:
-            return bucket
-        return min((rows for rows, of in self._workspaces if b <= rows < bucket and of == shape), default=bucket)
+        """Return the bucket whose workspace takes so many rows of a mixed step.
+
+        The least that holds them; else the widest that holds half of them, twice: a prompt's last token can come on
+        top of as many rows as a capture decodes. A power of two where there is neither.
+        """
+        there = [rows for rows, of in self._workspaces if of == shape and 2 * rows >= b]
+        power: int = triton.next_power_of_2(b)
+        return min((rows for rows in there if rows >= b), default=max(there, default=power))
 
     def _decode(self, bucket: int, layer: Tensor, q: Tensor, paged: PagedKV) -> Tensor:
         shape = _shape(layer, q, paged)

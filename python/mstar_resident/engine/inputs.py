@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from mstar_resident.engine.planned import PlannedPages
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class PagedKV:
     """Name one KV pool as one step sees it.
 
     A resident step and a host-planned one differ only in who filled these tensors: the prologue, from the store, or
-    the host.
+    the host. What a backend derives from one and keeps by weak reference lives as long as the step's inputs.
     """
 
     table: Tensor
@@ -28,6 +28,10 @@ class PagedKV:
     page_size: int
     planned: PlannedPages | None = None
     """The same pages as a host plan; None where no attention over the pool needs one, and on steps that prefill."""
+
+    def take(self, begin: int, end: int) -> PagedKV:
+        """Return the batch rows ``begin`` to ``end`` over the same table, as views; ``write_loc`` stays the whole."""
+        return replace(self, rows=self.rows[begin:end], lengths=self.lengths[begin:end])
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,8 @@ def table(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def enough(table: ModuleType, line: Any) -> dict[str, Any]:
     """Return a case that meets a line just so."""
-    case = {"run": line.run, "shape": line.shape, "device": "cuda", "seed": 0, "unmet": [], **line.least}
+    case = {"run": line.run, "shape": line.shape, "device": "cuda", "commit": "abc", "seed": 0, "unmet": []}
+    case |= line.least
     if line.engine:
         case |= dict.fromkeys(table.NEVER, 0) | dict.fromkeys(table.LOOKED, 1)
     for a, b in line.equal:
@@ -38,7 +39,7 @@ def run(
         record = {
             "schema": "mstar-resident/soak/1",
             "machine": "a GPU",
-            "commit": case.pop("commit", "abc"),
+            "commit": case.pop("commit"),
             "cases": [case],
         }
         (folder / f"soak_{number}.json").write_text(json.dumps(record), encoding="utf-8")
@@ -88,12 +89,21 @@ def test_a_ratio_is_that_of_the_worst_case(table: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("commits", [("abc", "abd"), ("unknown", "unknown"), ("abc+", "abc+")])
-def test_records_of_two_commits_or_of_none_do_not_pass(
+def test_a_line_of_two_commits_or_of_none_does_not_pass(
     table: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, commits: tuple[str, str]
 ) -> None:
     line = next(line for line in table.LINES if line.run == "slot_pressure")
     cases = [enough(table, line) | {"commit": commit} for commit in commits]
-    assert run(table, monkeypatch, tmp_path, cases, "--runs", "slot_pressure")[0] == 1
+    status, lines = run(table, monkeypatch, tmp_path, cases, "--runs", "slot_pressure")
+    assert (status, lines[0]["commits"]) == (1, sorted(set(commits)))
+
+
+def test_lines_of_different_commits_pass_and_each_names_its_own(
+    table: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    cases = [enough(table, line) | {"commit": line.run} for line in table.LINES]
+    status, lines = run(table, monkeypatch, tmp_path, cases)
+    assert (status, [line["commits"] for line in lines]) == (0, [[line.run] for line in table.LINES])
 
 
 def test_a_line_without_a_record_does_not_pass_and_the_text_says_so(

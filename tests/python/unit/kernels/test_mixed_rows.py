@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 
 import pytest
@@ -80,7 +81,7 @@ def test_decode_rows_of_a_step_are_those_of_one_token_in_front():
     assert not len(rows.rest.rows)
 
 
-def test_workspaces_of_mixed_steps_are_as_few_as_powers_of_two(device):
+def test_mixed_steps_without_a_capture_make_few_workspaces(device):
     attention = TritonAttention()
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     layer = torch.zeros(64, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM, device=device, dtype=dtype)
@@ -89,7 +90,7 @@ def test_workspaces_of_mixed_steps_are_as_few_as_powers_of_two(device):
         attention.prefill(
             layer, torch.zeros(rows + 3, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start
         )
-    assert len(attention._workspaces) == 4
+    assert sorted(key[0] for key in attention._workspaces) == [1, 4]
 
 
 def test_a_mixed_step_takes_the_widest_buckets_workspace_where_it_is_no_power_of_two(device):
@@ -108,9 +109,35 @@ def test_a_mixed_step_takes_the_widest_buckets_workspace_where_it_is_no_power_of
         got = attention.prefill(layer, q, paged, start)
         torch.testing.assert_close(got, torch_paged.prefill(q, layer, paged, start))
     assert attention._workspaces == captured  # nothing else is compiled while serving
-    paged, start = step([1] * 13 + [3], [2] * 13 + [3], device)
-    attention.prefill(layer, torch.zeros(16, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start)
-    assert sorted(key[0] for key in attention._workspaces) == [8, 12, 16]
+
+
+def test_rows_beyond_the_widest_bucket_are_decoded_in_two_launches_of_its_workspace(device):
+    attention = TritonAttention()
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    layer = torch.randn(129, 2, PAGE_SIZE, KV_HEADS, HEAD_DIM).to(device, dtype)
+    paged, _ = step([1] * 8, [2] * 8, device)
+    there = replace(paged, rows=paged.rows.to(device), lengths=paged.lengths.to(device))
+    attention.decode(layer, torch.zeros(8, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), there)
+    captured = dict(attention._workspaces)
+    for rows in (9, 16):  # eight that decode, and the last token of other prompts
+        paged, start = step([1] * rows + [3], [*range(1, rows + 1), 3], device)
+        q = torch.randn(rows + 3, KV_HEADS * GROUP, HEAD_DIM).to(device, dtype)
+        got = attention.prefill(layer, q, paged, start)
+        torch.testing.assert_close(got, torch_paged.prefill(q, layer, paged, start))
+    assert attention._workspaces == captured
+    paged, start = step([1] * 17 + [3], [2] * 17 + [3], device)
+    attention.prefill(layer, torch.zeros(20, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start)
+    assert sorted(key[0] for key in attention._workspaces) == [8, 32]
+
+
+def test_a_split_lives_as_long_as_its_steps_inputs(device):
+    attention = TritonAttention()
+    paged, start = step([1, 1, 4], [5, 9, 4], device)
+    table = weakref.ref(paged.table)
+    attention._split(paged, start)
+    del paged
+    assert table() is None
+    assert not attention._mixed
 
 
 def test_a_split_is_not_taken_for_another_steps(device):
