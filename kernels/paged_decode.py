@@ -176,8 +176,8 @@ def _merge_kernel(
     EARLY: tl.constexpr,
 ) -> None:
     if EARLY:
+        gdc_wait()  # first: attention that followed would take multiprocessors unevenly beside the one that still runs
         gdc_launch_dependents()
-        gdc_wait()
     row = tl.program_id(0)
     head = tl.program_id(1)
     heads = tl.num_programs(1)
