@@ -23,12 +23,22 @@ from triton.runtime import driver
 from triton.runtime.jit import JITFunction
 
 from mstar_resident.attention.fa2_plan import Fa2Plan
-from mstar_resident.kernels import few_rows, fused_norm_rope, gdn_decode, hand_over, kv_write, paged_decode, prologue
+from mstar_resident.kernels import (
+    few_rows,
+    fused_norm_rope,
+    gdn_decode,
+    hand_over,
+    kv_write,
+    paged_decode,
+    prologue,
+    shadow,
+)
 from mstar_resident.kernels.fa2_planner import Fa2Buffers, Fa2Planner
 from mstar_resident.kernels.few_rows_launch import fuses_norm
 from mstar_resident.kernels.gdn_launch import Launch
 from mstar_resident.kernels.paged_decode import PagedDecode
 from mstar_resident.layout import Column, KVTable, RowLayout
+from mstar_resident.look_up import LookUp
 
 SEEN = []
 
@@ -65,16 +75,18 @@ def zeros(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
 
 
 def compile_prologue(layout: RowLayout, b: int) -> None:
-    K = layout.cells_per_row
-    prologue.run(
-        layout,
-        zeros(9, layout.narrow_cells, dtype=torch.int64),
-        [zeros(9, pages, dtype=torch.int32) for pages in layout.table_pages],
-        zeros(b * (1 + 2 * K), dtype=torch.int64),
-        [zeros(b, dtype=torch.int32) for _ in layout.tables],
-        [zeros(b, dtype=torch.int64) if table.span else None for table in layout.tables],
-        [zeros(b, dtype=torch.int32 if column.kind == "index" else torch.int64) for column in layout.columns],
-    )
+    """Compile the prologue and its shadow; every column that is no position is looked up, too."""
+    K, wide = layout.cells_per_row, {"dtype": torch.int64}
+    tables = [zeros(9, pages, dtype=torch.int32) for pages in layout.table_pages]
+    lengths = [zeros(b, dtype=torch.int32) for _ in layout.tables]
+    write_loc = [zeros(b, **wide) if table.span else None for table in layout.tables]
+    columns = [zeros(b, dtype=torch.int32 if column.kind == "index" else torch.int64) for column in layout.columns]
+    looked = [column.name for column in layout.columns if column.kind != "position"]
+    look_ups = [LookUp(name, zeros(7, **wide), zeros(b, **wide)) for name in looked]
+    inputs, read = zeros(b * (1 + 2 * K), **wide), (lengths, write_loc, columns)
+    prologue.run(layout, zeros(9, layout.narrow_cells, **wide), tables, inputs, *read, look_ups)
+    ring = zeros(4, b, shadow.record_cells(layout), **wide)
+    shadow.run(layout, tables, inputs[:b], *read, ring, zeros(1, **wide))
 
 
 def compile_attention(rows: int, heads: int, kv_heads: int, head_dim: int, page_size: int) -> None:
@@ -131,7 +143,7 @@ def compile_few_rows(rows: int, hidden: int, inner: int, early: bool | None = No
 def main(backend: str, arch: str) -> None:
     driver.set_active(Target(backend, arch))
     JITFunction.run = compile_only(JITFunction.run)
-    for module in (few_rows, fused_norm_rope, gdn_decode, paged_decode):
+    for module in (few_rows, fused_norm_rope, gdn_decode, paged_decode, prologue):
         module.starts_early = lambda device: backend == "cuda"  # the device here is the CPU
     own, context = KVTable("own", 128, 2047, 262144), KVTable("context", 48, 30, 1500, span=0)
     columns = [Column("offset", "position", "own"), Column("state", "index"), Column("heat")]

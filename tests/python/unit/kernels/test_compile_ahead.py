@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,11 +11,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).with_name("compile_ahead.py")
-KERNELS = {
-    *("_prologue_kernel", "_attend_kernel", "_merge_kernel", "_write_kernel", "_plan_kernel", "_step_kernel"),
-    *("_add_rms_norm_kernel", "_norm_rope_write_kernel", "_gate_kernel", "_angles_kernel", "_mix_kernel"),
-    *("_few_rows_kernel", "_hand_over_kernel", "_embed_kernel"),
-}
+SOURCES = Path(__file__).parents[4] / "kernels"
+KERNELS = {name for file in SOURCES.glob("*.py") for name in re.findall(r"def (\w+_kernel)\(", file.read_text("utf-8"))}
 #: Shared memory of one program, in bytes.
 MOST_SHARED = {"cuda": 227 * 1024, "hip": 64 * 1024}
 
