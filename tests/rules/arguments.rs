@@ -62,17 +62,25 @@ fn arrays_that_do_not_belong_together_are_refused() {
     for (call, expected) in calls {
         assert_eq!(refused(&mut node, &call), expected);
     }
-    for counts in [vec![-1, 2], vec![i64::MAX, i64::MAX], vec![1, -1]] {
-        let call = Op::AppendPages {
-            table: 0,
-            handles: handles.clone(),
-            counts,
-            pages: vec![9],
-        };
+    let more = |counts| Op::AppendPages {
+        table: 0,
+        handles: handles.clone(),
+        counts,
+        pages: vec![9],
+    };
+    for counts in [vec![i64::MAX, i64::MAX], vec![0, 2], vec![0, 0]] {
         assert!(matches!(
-            refused(&mut node, &call),
+            refused(&mut node, &more(counts)),
             Error::ArrayLength { field: "pages", .. }
         ));
+    }
+    for (counts, index) in [(vec![-1, 2], 0), (vec![2, -1], 1)] {
+        let got = counts[index];
+        let field = "counts";
+        assert_eq!(
+            refused(&mut node, &more(counts)),
+            Error::Count { field, index, got }
+        );
     }
 }
 

@@ -29,6 +29,7 @@ pub fn kind(error: &Error) -> &'static str {
     match error {
         Error::Layout { .. } => "Layout",
         Error::ArrayLength { .. } => "ArrayLength",
+        Error::Count { .. } => "Count",
         Error::Index { .. } => "Index",
         Error::UnknownHandle { .. } => "UnknownHandle",
         Error::DuplicateHandle { .. } => "DuplicateHandle",

@@ -254,10 +254,15 @@ impl Truth {
                 pages,
             } => {
                 let total: i128 = counts.iter().map(|&count| i128::from(count)).sum();
-                if counts.len() != handles.len()
-                    || counts.iter().any(|&count| count < 0)
-                    || total != pages.len() as i128
-                {
+                if counts.len() != handles.len() {
+                    kinds.push("ArrayLength");
+                    return;
+                }
+                if counts.iter().any(|&count| count < 0) {
+                    kinds.push("Count");
+                    return;
+                }
+                if total != pages.len() as i128 {
                     kinds.push("ArrayLength");
                     return;
                 }

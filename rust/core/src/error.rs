@@ -21,6 +21,13 @@ pub enum Error {
         expected: usize,
         got: usize,
     },
+    /// A count of an array below 0.
+    #[error("array {field}: expected 0 or more at index {index}, got {got}")]
+    Count {
+        field: &'static str,
+        index: usize,
+        got: i64,
+    },
     /// A table or column number outside the layout.
     #[error("{field}: expected an index below {limit}, got {got}")]
     Index {

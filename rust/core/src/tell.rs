@@ -100,8 +100,8 @@ impl Planner {
     /// a column is sent when a stream enters its page.
     ///
     /// # Errors
-    /// [`Error::ArrayLength`], [`Error::UnknownHandle`], [`Error::DuplicateHandle`], [`Error::Page`] or
-    /// [`Error::Ownership`]; no stream has changed then.
+    /// [`Error::ArrayLength`], [`Error::Count`], [`Error::UnknownHandle`], [`Error::DuplicateHandle`],
+    /// [`Error::Page`] or [`Error::Ownership`]; no stream has changed then.
     pub fn append_pages(
         &mut self,
         table: TableIdx,
@@ -112,10 +112,15 @@ impl Planner {
         self.owned_by_engine(table)?;
         let handles = self.requests.resolve_all(handles)?;
         same_length("counts", handles.len(), counts.len())?;
-        let total = counts.iter().try_fold(0_usize, |sum, &count| {
-            sum.checked_add(usize::try_from(count).ok()?)
+        if let Some(index) = counts.iter().position(|&count| count < 0) {
+            let got = counts[index];
+            let field = "counts";
+            return Err(Error::Count { field, index, got });
+        }
+        let total = counts.iter().fold(0_usize, |sum, &count| {
+            sum.saturating_add(count as usize) // checked above
         });
-        same_length("pages", total.unwrap_or(usize::MAX), pages.len())?;
+        same_length("pages", total, pages.len())?;
         let mut rest = pages;
         for (&handle, &count) in handles.iter().zip(counts) {
             let (own, behind) = rest.split_at(count as usize);

@@ -55,6 +55,7 @@ impl RaisedError {
                 expected,
                 got,
             } => ("LayoutError", fields![field, expected, got]),
+            Error::Count { field, index, got } => ("LayoutError", fields![field, index, got]),
             Error::Index { field, limit, got } => ("LayoutError", fields![field, limit, got]),
             Error::Ownership { table, expected } => ("LayoutError", fields![table, expected]),
             Error::UnknownHandle { handle } => ("UnknownHandleError", fields![handle]),
