@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import weakref
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -115,5 +116,12 @@ def host_view(
 def _read(bucket: int, device: torch.device) -> tuple[Tensor, torch.cuda.Event | None]:
     """Return what the host reads a view's tokens from, and waits for."""
     cuda = device.type == "cuda"
-    sampled = torch.zeros(bucket, dtype=torch.int64, pin_memory=cuda)
-    return sampled, torch.cuda.Event() if cuda else None
+    sampled, done = torch.zeros(bucket, dtype=torch.int64, pin_memory=cuda), torch.cuda.Event() if cuda else None
+    if done is not None:
+        outlive(sampled, done.synchronize)
+    return sampled, done
+
+
+def outlive(pinned: Tensor, wait: Callable[[], object]) -> None:
+    """Have ``wait`` called before ``pinned`` is given back: torch does not know of a kernel that may still write it."""
+    weakref.finalize(pinned, wait).atexit = False
