@@ -202,5 +202,8 @@ def test_what_the_workspace_was_not_built_for_is_refused_by_name(device):
         for tensor in tensors:
             with pytest.raises(LayoutError, match=rf"^{name}: expected .* got "):
                 decode.run(**(fits | {name: tensor}))
+    none = {name: fits[name][:0] for name in ("q", "rows", "lengths", "out")}
+    with pytest.raises(LayoutError, match=r"^rows of the step: expected 1\.\.2, got 0"):
+        decode.run(**(fits | none))
     with pytest.raises(LayoutError, match="max_length"):
         PagedDecode(1, 2, 1, 64, 16, 0, dtype, device)
