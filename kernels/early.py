@@ -1,8 +1,9 @@
 """Launching a kernel before the one ahead of it has ended, where a device can.
 
-A kernel so launched calls ``gdc_wait`` before it reads what any kernel of its graph wrote, or writes at all. One that
-calls ``gdc_launch_dependents`` lets the next of that kind start beside it. Right ahead of attention of other libraries
-no kernel may call it: theirs read their plan before they wait.
+A kernel so launched calls ``gdc_wait`` before it reads what any kernel of its graph wrote, or writes at all; every
+program of it does, and so waits for all kernels ahead, not for the one right ahead alone. One that calls
+``gdc_launch_dependents`` lets the next of that kind start beside it. Right ahead of attention of other libraries no
+kernel may call it: theirs read their plan before they wait.
 """
 
 from __future__ import annotations

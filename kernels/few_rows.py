@@ -7,7 +7,7 @@ weights; the norm's scale, one number of a row, is multiplied to the finished pr
 a part of k for every column of a tile: from five rows on, a library's tensor cores are the better choice.
 
 Launched early, where a device can, programs start before the kernel ahead of them has ended, load their first weights,
-and wait for it before they read anything else.
+the norm's too, and wait for it before they read anything else.
 """
 
 # mypy: disable-error-code="possibly-undefined, assignment"
@@ -176,7 +176,7 @@ def product(
         out: [t, n], contiguous, overwritten.
         h: [t, k], last stride 1; goes with ``total``.
         total: float32[t, k], contiguous, overwritten; memory of its own.
-        norm: [k], contiguous; none norms nothing.
+        norm: [k], contiguous, loaded as early as the weights; none norms nothing.
         eps: of the norm.
         gate: [t, k], last stride 1; not with ``norm`` or ``h``.
         bias: [n], contiguous; not with ``swiglu``.

@@ -68,7 +68,8 @@ def _page(
     return tl.load(pages + column, mask=(token < length) & (column < P), other=0).to(tl.int64)
 
 
-@triton.jit(do_not_specialize=["b"])  # a mixed step of any number of rows meets no compiler
+# A mixed step of any number of rows, which begin anywhere, meets no compiler.
+@triton.jit(do_not_specialize=["b"], do_not_specialize_on_alignment=["rows", "lengths"])
 def _attend_kernel(
     q: tl.tensor,
     kv: tl.tensor,

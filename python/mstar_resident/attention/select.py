@@ -32,8 +32,9 @@ def select_attention(
     Args:
         name: ``triton``, this package's kernels; ``flashinfer``, its fa2 kernels, planned in the captured graph where
             the installed release plans as this package knows, else by the host before every step; ``auto``, in each
-            bucket whichever of the two is faster there, and ``triton`` where FlashInfer would need its host plan.
-        heads: query heads.
+            bucket whichever of the two is faster there, ``triton`` where FlashInfer would need its host plan, and
+            ``flashinfer`` where ``triton`` does not take the heads.
+        heads: query heads; for ``triton`` at most 16 for each KV head.
         kv_heads: KV heads.
         head_dim: 64, 128 or 256.
         page_size: tokens of a page.
@@ -41,22 +42,27 @@ def select_attention(
         device: a CUDA device.
 
     Raises:
-        LayoutError: an unknown name, or ``flashinfer`` and it is not installed.
+        LayoutError: an unknown name; ``flashinfer`` and it is not installed; heads that ``triton`` does not take, by
+            name or without FlashInfer.
     """
     from mstar_resident.attention import flashinfer_fa2  # and with it Triton, which a CPU can do without
     from mstar_resident.attention.flashinfer_fa2 import FlashInferAttention
     from mstar_resident.attention.flashinfer_planned import PlannedFlashInferAttention
     from mstar_resident.attention.measured import MeasuredAttention
     from mstar_resident.attention.triton_split import TritonAttention
+    from mstar_resident.kernels import paged_decode
 
     if name not in get_args(Backend):
         raise LayoutError.of("attention", expected=f"one of {list(get_args(Backend))}", got=name)
-    if name == "triton":
-        return TritonAttention()
-    if flashinfer_fa2.installed() is None:
-        if name == "flashinfer":
-            raise LayoutError.of("attention", expected="flashinfer-python, installed", got="none")
-        logger.info("attention: triton in every bucket, FlashInfer is not installed")
+    there = flashinfer_fa2.installed() is not None
+    if name == "flashinfer" and not there:
+        raise LayoutError.of("attention", expected="flashinfer-python, installed", got="none")
+    ours = paged_decode.refusal(heads, kv_heads, head_dim)
+    if name == "triton" or not there:
+        if ours is not None:
+            raise ours
+        if name == "auto":
+            logger.info("attention: triton in every bucket, FlashInfer is not installed")
         return TritonAttention()
     shape = (heads, kv_heads, head_dim, page_size, dtype, device)
     refused = flashinfer_fa2.refusal(*shape)
@@ -64,8 +70,8 @@ def select_attention(
     gather = refused is not None and flashinfer_fa2.refusal(*shape, gather=True) is None
     if refused is not None and not gather:
         logger.info("fa2 needs its host plan: %s", refused)
-        return TritonAttention() if name == "auto" else PlannedFlashInferAttention()
+        return TritonAttention() if name == "auto" and ours is None else PlannedFlashInferAttention()
     flashinfer = partial(FlashInferAttention, gather=gather)
-    if name == "flashinfer":
+    if name == "flashinfer" or ours is not None:
         return flashinfer()
     return MeasuredAttention({"triton": TritonAttention, "flashinfer": flashinfer})

@@ -82,6 +82,20 @@ def test_a_bias_is_added(device):
     assert relative_error(out, x.double() @ w.double().T + bias.double()) < ROUNDING[torch.float16]
 
 
+def test_a_sum_is_multiplied_without_a_norm_too(device):
+    x, h, w = torch.randn(2, 64).half(), torch.randn(2, 64).half(), torch.randn(20, 64).half()
+    out, total = filled(2, 20, dtype=torch.float16, device=device), filled(2, 64, dtype=torch.float32, device=device)
+    product(x.to(device), w.to(device), out, h=h.to(device), total=total)
+    assert relative_error(out, (x.double() + h.double()) @ w.double().T) < ROUNDING[torch.float16]
+    assert relative_error(total, x.double() + h.double()) < 1e-6
+
+
+def test_no_rows_are_no_launch(monkeypatch, device):
+    monkeypatch.setattr(few_rows, "_few_rows_kernel", {})  # of any grid
+    none, w = torch.zeros(0, 64, device=device), torch.zeros(8, 64, device=device)
+    product(none, w, torch.zeros(0, 8, device=device), h=none, total=none.clone())
+
+
 @pytest.mark.parametrize("t", range(1, FEW_ROWS + 1))
 def test_as_many_rows_as_are_few_are_made(t, device):
     x, w = torch.randn(t, 256).half(), torch.randn(16, 256).half()

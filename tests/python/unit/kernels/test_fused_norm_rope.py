@@ -24,9 +24,9 @@ def test_residual_and_norm_match_float64(dtype, size, adds, device):
     x, h = torch.randn(3, size), torch.randn(3, size + 8).to(dtype)[:, :size]
     weight = 1 + 0.3 * torch.randn(size)
     total = x.double() + (h.double() if adds else 0)
-    expected = F.rms_norm(total, (size,), weight.double(), 1e-6)
+    expected = F.rms_norm(total, (size,), weight.double(), 0.5)  # an eps that counts
     got, out = x.to(device, copy=True), torch.full((3, size), float("nan"), dtype=dtype, device=device)
-    add_rms_norm(got, h.to(device) if adds else None, weight.to(device), 1e-6, out)
+    add_rms_norm(got, h.to(device) if adds else None, weight.to(device), 0.5, out)
     assert relative_error(out, expected) < ROUNDING[dtype]
     assert relative_error(got, total) < 1e-6
 
@@ -66,6 +66,25 @@ def test_norm_rotation_and_write_match_float64(dtype, heads, kv_heads, head_dim,
     assert relative_error(got, expected) < ROUNDING[dtype]
     untouched = got.cpu().flatten(2, 2)[[1, 2, 4], :, 0]
     assert (untouched == 7).all()
+
+
+def test_heads_queries_and_pool_may_be_views_of_wider_tensors(device):
+    t, heads, kv_heads, size = 3, 2, 2, 16
+    wide = torch.randn(t, (heads + 2 * kv_heads) * size + 8)
+    packed = wide[:, :-8].view(t, -1, size)
+    qk = F.rms_norm(packed[:, : heads + kv_heads].double(), (size,), None, 0.5)  # an eps that counts
+    angles = torch.ones(t, 1, size, device=device), torch.zeros(t, 1, size, device=device)
+    pool = torch.full((3, 2, 2, 4, kv_heads, size + 4), 7.0)
+    q, loc, expected = torch.full((t, heads + 1, size), 7.0), torch.tensor([5, 11, 2]), pool.double()
+    for i, at in enumerate(loc.tolist()):
+        expected[at // 4, 1, 0, at % 4, :, :size] = qk[i, heads:]
+        expected[at // 4, 1, 1, at % 4, :, :size] = packed[i, heads + kv_heads :].double()
+    q, pool, wide, ones = (tensor.to(device) for tensor in (q, pool, wide, torch.ones(heads + kv_heads, size)))
+    packed = wide[:, :-8].view(t, -1, size)
+    norm_rope_write(packed, ones, 0.5, angles, q[:, :heads], pool[:, 1, ..., :size], loc.to(device))
+    assert relative_error(q[:, :heads], qk[:, :heads]) < ROUNDING[torch.float32]
+    assert relative_error(pool, expected) < ROUNDING[torch.float32]
+    assert (q[:, heads] == 7).all()
 
 
 @DTYPES

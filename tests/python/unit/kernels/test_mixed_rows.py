@@ -111,6 +111,20 @@ def test_a_mixed_step_takes_the_widest_buckets_workspace_where_it_is_no_power_of
     assert attention._workspaces == captured  # nothing else is compiled while serving
 
 
+def test_a_mixed_step_takes_a_workspace_of_its_own_shape(device):
+    attention = TritonAttention()
+    dtype = torch.float32 if device == "cpu" else torch.bfloat16
+    for rows, kv_heads in ((2, 1), (4, KV_HEADS)):  # two pools, as of a decoder and its context
+        layer = torch.zeros(17, 2, PAGE_SIZE, kv_heads, HEAD_DIM, device=device, dtype=dtype)
+        paged, _ = step([1] * rows, [2] * rows, device)
+        there = replace(paged, rows=paged.rows.to(device), lengths=paged.lengths.to(device))
+        attention.decode(layer, torch.zeros(rows, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), there)
+    captured = dict(attention._workspaces)
+    paged, start = step([1, 1, 3], [2, 2, 3], device)
+    attention.prefill(layer, torch.zeros(5, KV_HEADS * GROUP, HEAD_DIM, device=device, dtype=dtype), paged, start)
+    assert attention._workspaces == captured
+
+
 def test_rows_beyond_the_widest_bucket_are_decoded_in_two_launches_of_its_workspace(device):
     attention = TritonAttention()
     dtype = torch.float32 if device == "cpu" else torch.bfloat16

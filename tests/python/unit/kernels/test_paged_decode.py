@@ -7,7 +7,7 @@ import torch
 
 from mstar_resident.errors import LayoutError
 from mstar_resident.kernels.paged_decode import PagedDecode
-from mstar_resident.kernels.paged_launch import LAUNCHES, launch_of
+from mstar_resident.kernels.paged_launch import LAUNCHES, Launch, launch_of
 
 from .attention_cases import TOLERANCE, Pool, relative_error
 
@@ -57,11 +57,51 @@ def test_any_split_matches_float64(multiprocessors, lengths, device):
     assert relative_error(out, expected) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("scale", [0.0, 0.5])
+def test_scores_are_scaled_as_told(scale, device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    pool = Pool([3, 90], 1, 64, 16, dtype, device, 0)
+    q = torch.randn(2, 2, 64).to(dtype).to(device)
+    out = torch.full_like(q, float("nan"))
+    decode = PagedDecode(2, 2, 1, 64, 16, 128, dtype, device, scale=scale, multiprocessors=2)
+    decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, out)
+    assert relative_error(out, pool.expected(q.double() * scale * 64**0.5)) < TOLERANCE[dtype]
+
+
+def test_chunks_are_longer_where_else_one_would_wait_for_its_turn(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    pool = Pool([64, 3 * 64], 1, 64, 16, dtype, device, 0)
+    q = torch.zeros(2, 1, 64, dtype=dtype, device=device)
+    decode = PagedDecode(2, 1, 1, 64, 16, 256, dtype, device, multiprocessors=1, _launch=Launch(64, 4, 3, 2))
+    decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, torch.empty_like(q))
+    # An even share of the four tiles is two: three items for two that run at once.
+    assert decode._items.tolist() == [[0, 1], [1, 1]]
+
+
 def test_a_row_of_no_tokens_gets_zeros(device):
     dtype = torch.float32 if device == "cpu" else torch.float16
     out, expected = attend([0, 3], 2, 1, 64, 16, dtype, device)
     assert not out[0].any()
     assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+def test_a_row_of_more_chunks_than_are_merged_at_once_matches_float64(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    # Ten chunks, eight at a time; in this draw the last ones have the highest score.
+    out, expected = attend([600], 2, 1, 64, 16, dtype, device, rows=9, multiprocessors=8, seed=4)
+    assert relative_error(out, expected) < TOLERANCE[dtype]
+
+
+def test_chunks_of_scores_far_below_zero_are_merged(device):
+    dtype = torch.float32 if device == "cpu" else torch.float16
+    pool = Pool([130], 1, 64, 16, dtype, device, 0)
+    pool.layer[:, 0].abs_()
+    pool.keys = [pool.keys[0].abs()]
+    q = torch.full((1, 1, 64), -50.0, dtype=dtype, device=device)  # exp2 of every score is 0 in float32
+    out = torch.full_like(q, float("nan"))
+    decode = PagedDecode(9, 1, 1, 64, 16, 1024, dtype, device, multiprocessors=4)
+    decode.run(q, pool.layer, pool.table, pool.rows, pool.lengths, out)
+    assert relative_error(out, pool.expected(q)) < 1e-3
 
 
 def test_a_step_smaller_than_its_bucket_matches_float64(device):
@@ -142,3 +182,28 @@ def test_unsupported_heads_are_refused(heads, kv_heads, head_dim, device):
 def test_a_step_wider_than_the_bucket_is_refused(device):
     with pytest.raises(LayoutError, match=r"1\.\.2"):
         attend([3, 3, 3], 2, 1, 64, 16, torch.float16, device, rows=2)
+
+
+def test_what_the_workspace_was_not_built_for_is_refused_by_name(device):
+    dtype = torch.float16
+    pool = Pool([3, 3], 1, 64, 16, dtype, device, 0)
+    decode = PagedDecode(2, 2, 1, 64, 16, 64, dtype, device, multiprocessors=1)
+    q = torch.zeros(2, 2, 64, dtype=dtype, device=device)
+    fits = {"q": q, "kv_layer": pool.layer, "table": pool.table, "rows": pool.rows, "lengths": pool.lengths, "out": q}
+    wrong = {
+        "q": (q.float(), q[..., ::2], q[None]),
+        "kv_layer": (pool.layer.float(), pool.layer[:, :, :8]),
+        "table": (pool.table.long(), pool.table.T),
+        "rows": (pool.rows[:1], pool.rows.float()),
+        "lengths": (pool.lengths.long(), pool.lengths[:1]),
+        "out": (q.float(), q[:1]),
+    }
+    for name, tensors in wrong.items():
+        for tensor in tensors:
+            with pytest.raises(LayoutError, match=rf"^{name}: expected .* got "):
+                decode.run(**(fits | {name: tensor}))
+    none = {name: fits[name][:0] for name in ("q", "rows", "lengths", "out")}
+    with pytest.raises(LayoutError, match=r"^rows of the step: expected 1\.\.2, got 0"):
+        decode.run(**(fits | none))
+    with pytest.raises(LayoutError, match="max_length"):
+        PagedDecode(1, 2, 1, 64, 16, 0, dtype, device)

@@ -99,6 +99,18 @@ def test_without_flashinfer_auto_is_ours_and_flashinfer_an_error(monkeypatch, ca
         select_attention("flashinfer", *SHAPE)
 
 
+def test_what_our_kernel_does_not_take_is_flashinfers_and_without_it_an_error(monkeypatch):
+    many = (40, 2, *SHAPE[2:])  # more query heads for a KV head than fa2 is planned for in the graph, too
+    assert type(select_attention("auto", *many)) is PlannedFlashInferAttention
+    with pytest.raises(LayoutError, match=r"heads: expected 1 to 16 .* got 40"):
+        select_attention("triton", *many)
+    monkeypatch.setattr(flashinfer_fa2, "refusal", lambda *shape, gather=False: None)
+    assert type(select_attention("auto", *many)) is FlashInferAttention
+    monkeypatch.setattr(flashinfer_fa2, "installed", lambda: None)
+    with pytest.raises(LayoutError, match=r"heads: expected 1 to 16 .* got 40"):
+        select_attention("auto", *many)
+
+
 def answers(attention, planning, **settings):
     """Serve requests that come and go, some of them long enough to be split; return tokens, engine and report."""
     model = Llama.seeded(CONFIG, 1, kernels=Kernels(attention=attention) if attention else Kernels())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -88,6 +89,20 @@ def test_short_rows_count_as_much_as_long_ones() -> None:
     layer, _, paged = step(1, columns=2100)
     measured.begin(layer, 4, paged)
     assert measured.backend(1) == "a (a 4.0 / 110.0 us, b 8.0 / 100.0 us)"
+
+
+def test_every_shape_is_timed_at_lengths_that_its_table_holds() -> None:
+    seen: list[tuple[int, int, int]] = []
+
+    def measure(backend: Any, layer: Tensor, q: Tensor, paged: PagedKV) -> float:
+        seen.append((q.shape[1], int(paged.lengths[0]), paged.table.shape[1]))
+        return 1.0
+
+    measured = MeasuredAttention({"torch": TorchAttention}, measure)
+    for heads, columns, page_size in ((4, 5, PAGE), (2, 5, PAGE), (4, 6, PAGE), (4, 30, 48), (4, 30, 48)):
+        layer, _, paged = step(1, columns)
+        measured.begin(layer, heads, replace(paged, page_size=page_size))
+    assert seen == [(4, 20, 5), (2, 20, 5), (4, 24, 6), (4, 1024, 22), (4, 1440, 30)]
 
 
 def test_timing_runs_the_backends_on_pages_of_the_pool_and_leaves_torch_s_generators_alone() -> None:
