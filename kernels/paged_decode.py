@@ -177,7 +177,7 @@ def _merge_kernel(
     EARLY: tl.constexpr,
 ) -> None:
     if EARLY:
-        gdc_wait()  # first: attention that followed would take multiprocessors unevenly beside the one that still runs
+        gdc_wait()  # first: attention that followed could take multiprocessors unevenly beside the one that still runs
         gdc_launch_dependents()
     row = tl.program_id(0)
     head = tl.program_id(1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -117,11 +117,6 @@ def _read(bucket: int, device: torch.device) -> tuple[Tensor, torch.cuda.Event |
     """Return what the host reads a view's tokens from, and waits for."""
     cuda = device.type == "cuda"
     sampled, done = torch.zeros(bucket, dtype=torch.int64, pin_memory=cuda), torch.cuda.Event() if cuda else None
-    if done is not None:
-        outlive(sampled, done.synchronize)
+    if done is not None:  # torch, which gives the memory away again, knows nothing of a kernel that still writes it
+        weakref.finalize(sampled, done.synchronize).atexit = False
     return sampled, done
-
-
-def outlive(pinned: Tensor, wait: Callable[[], object]) -> None:
-    """Have ``wait`` called before ``pinned`` is given back: torch does not know of a kernel that may still write it."""
-    weakref.finalize(pinned, wait).atexit = False

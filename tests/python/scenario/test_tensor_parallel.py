@@ -31,7 +31,7 @@ def alone(model: str) -> list[list[int]]:
     return [request.outputs for request in traffic(leader, 11, STEPS[model], lambda: None)]
 
 
-CASES = [("toy", 2), ("llama", 2), ("llama", 4), ("hybrid", 2), ("hybrid", 4)]
+CASES = [("toy", 2), ("toy", 3), ("llama", 2), ("llama", 4), ("hybrid", 2), ("hybrid", 4)]
 
 
 @pytest.mark.slow

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
-from mstar_resident.engine.view import outlive
+from mstar_resident.engine import view
 
 
-def test_memory_that_a_step_may_still_write_is_there_until_the_step_was_waited_for() -> None:
+def test_pinned_tokens_are_there_until_the_step_that_writes_them_was_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     array = np.zeros(4, dtype=np.int64)
-    memory, tokens = weakref.ref(array), torch.from_numpy(array)
+    memory, there = weakref.ref(array), list[bool]()
+
+    class Event:
+        def synchronize(self) -> None:
+            there.append(memory() is not None)
+
+    pinned: list[Any] = [torch.from_numpy(array)]
     del array
-    there: list[bool] = []
-    outlive(tokens, lambda: there.append(memory() is not None))
-    row = tokens[:2]
-    del tokens
+    monkeypatch.setattr(torch, "zeros", lambda *shape, pin_memory, **more: pinned.pop())
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    sampled, done = view._read(4, torch.device("cuda"))
+    assert isinstance(done, Event)
+    row = sampled[:2]
+    del sampled
     assert memory() is not None
     del row
     assert there == [True]
